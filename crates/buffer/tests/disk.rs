@@ -7,15 +7,17 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tidepool_buffer::disk::{Disk, DiskSettings, Replayed};
-use tidepool_buffer::key::{BlockName, PacketKey, flag};
+use tidepool_buffer::key::{BlockName, PACKETS_MAX, PacketKey, flag};
 use tidepool_buffer::memory::{Item, Memory, Value};
-use tidepool_buffer::server::Keeper;
+use tidepool_buffer::server::{Keeper, Kept};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Bytes before each value in a file.
+const RECORD: u64 = 32;
 
 fn key(block: u64, packet: u32) -> PacketKey {
     PacketKey { block: BlockName { epoch: 0xabc, block }, packet }
@@ -30,6 +32,7 @@ struct Fixture {
     memory: Arc<Memory>,
     disk: Disk,
     replayed: Replayed,
+    patience: Duration,
 }
 
 impl Fixture {
@@ -40,18 +43,31 @@ impl Fixture {
     fn with(settings: &DiskSettings) -> Self {
         let memory = Arc::new(Memory::new(64 << 20));
         let (disk, replayed) = Disk::open(settings, memory.clone()).unwrap();
-        Fixture { memory, disk, replayed }
+        Fixture { memory, disk, replayed, patience: settings.patience }
     }
 
     /// As a session stores a packet.
     fn store(&self, key: &PacketKey, bytes: &[u8], is_sync: bool) -> Result<(), String> {
         let room = self.memory.take_room(bytes.len(), PATIENCE).unwrap();
+        let kept_room = self.disk.reserve(bytes.len(), Instant::now() + self.patience)?;
+        self.disk.check(&key.block)?;
         let value = Arc::new(Value::new(bytes.to_vec(), room));
-        self.memory.with(key.to_string().as_bytes(), |slot| {
-            let item = Item::plain(value.clone(), flag::OWED, self.memory.next_cas(), slot.now());
+        let number = self.memory.with(key.to_string().as_bytes(), |slot| {
+            let number = self.memory.next_cas();
+            let item = Item::plain(value.clone(), flag::OWED, number, slot.now());
             slot.put(Item { is_owed: true, ..item });
+            number
         });
-        self.disk.keep(key, flag::OWED, &value, is_sync)
+        let flags = flag::OWED;
+        self.disk.keep(Kept { key, flags, value: &value, number }, kept_room);
+        if is_sync { self.disk.sync(&key.block) } else { Ok(()) }
+    }
+
+    /// The PFS has all of a block.
+    fn settle(&self, block: u64) {
+        let block = key(block, 0).block;
+        self.disk.settled(&block, PACKETS_MAX, u64::MAX);
+        self.disk.sync(&block).unwrap();
     }
 
     fn fetched(&self, key: &PacketKey) -> Option<Vec<u8>> {
@@ -225,7 +241,7 @@ fn what_the_pfs_has_or_nobody_wants_is_gone_for_good() {
         fixture.store(&key(block, 0), b"first", false).unwrap();
         fixture.store(&key(block, 1), b"second", true).unwrap();
     }
-    [0, 3].iter().for_each(|block| fixture.disk.settled(&key(*block, 0).block));
+    [0, 3].iter().for_each(|block| fixture.settle(*block));
     assert!(fixture.disk.removed(&key(1, 0)) && !fixture.disk.removed(&key(1, 7)));
     assert_eq!((fixture.fetched(&key(0, 1)), fixture.fetched(&key(1, 0))), (None, None));
     // A block of the same name begins anew.
@@ -252,8 +268,8 @@ fn what_was_promised_and_is_broken_is_named() {
     drop(fixture);
     let path = |block: u64| directory.path().join(format!("{:016x}-{block}.block", 0xabc));
     let file = |block| File::options().write(true).open(path(block)).unwrap();
-    let record = 24 + 100;
-    file(0).write_all_at(b"x", 64 + record + 24 + 7).unwrap();
+    let record = RECORD + 100;
+    file(0).write_all_at(b"x", 64 + record + RECORD + 7).unwrap();
     file(1).set_len(64 + record + 10).unwrap();
     std::fs::write(path(2), [b"something else; ".repeat(8), vec![0; 99]].concat()).unwrap();
     let again = Fixture::new(directory.path());
@@ -264,16 +280,29 @@ fn what_was_promised_and_is_broken_is_named() {
     let cut = format!("bytes {} to {end} of the file", 64 + record);
     assert_eq!(damaged, [name(0, "packet 1"), name(1, &cut), name(2, "its first bytes")]);
     assert!(path(2).exists(), "it stays for who knows what it is");
-    let there = [0, 1, 2].map(|packet| again.fetched(&key(0, packet)).is_some());
-    assert_eq!(there, [true, false, true]);
-    assert_eq!(again.disk.owed().iter().filter(|it| !it.damaged.is_empty()).count(), 2);
+    let is_there = |packet: &PacketKey| again.disk.fetch(packet).map(|it| it.is_some());
+    assert_eq!([is_there(&key(0, 0)), is_there(&key(0, 2))], [Ok(true), Ok(true)]);
+    // Of any packet a later version may be in what is broken, but for one whose bytes are.
+    for packet in [key(0, 1), key(1, 0), key(1, 9), key(2, 0)] {
+        let error = is_there(&packet).unwrap_err();
+        assert!(error.contains("is broken on the disk"), "{packet}: {error}");
+    }
+    assert_eq!(again.disk.owed().iter().filter(|it| !it.damaged.is_empty()).count(), 3);
     // What is appended behind it would not be found again: it is refused, until it is settled.
-    let error = again.store(&key(1, 5), b"more", true).unwrap_err();
-    assert!(error.contains("is broken on the disk"), "{error}");
-    again.disk.settled(&key(1, 0).block);
-    again.store(&key(1, 5), b"more", true).unwrap();
+    for block in [1, 2] {
+        let length = std::fs::metadata(path(block)).unwrap().len();
+        let error = again.store(&key(block, 5), b"more", true).unwrap_err();
+        assert!(error.contains("is broken on the disk"), "{error}");
+        assert_eq!(std::fs::metadata(path(block)).unwrap().len(), length);
+        again.settle(block);
+        again.store(&key(block, 5), b"more", true).unwrap();
+    }
     drop(again);
-    assert_eq!(Fixture::new(directory.path()).fetched(&key(1, 5)), Some(b"more".to_vec()));
+    let again = Fixture::new(directory.path());
+    assert_eq!(
+        [1, 2].map(|block| again.fetched(&key(block, 5))),
+        [(); 2].map(|()| Some(b"more".to_vec()))
+    );
 }
 
 #[test]
@@ -287,7 +316,7 @@ fn a_full_disk_is_waited_for_and_then_told() {
         while !fixture.disk.figures().contains(&("disk_waiting_writers", "1".into())) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        fixture.disk.settled(&key(0, 0).block);
+        fixture.settle(0);
         assert_eq!(waiting.join().unwrap(), Ok(()));
     });
     drop(fixture);
@@ -322,7 +351,9 @@ fn what_was_left_behind_a_torn_record_never_comes_back() {
     drop(fixture);
     let path = directory.path().join(format!("{:016x}-0.block", 0xabc));
     let file = File::options().write(true).open(path).unwrap();
-    file.write_all_at(b"x", 64 + 124 + 24 + 7).unwrap();
+    file.write_all_at(b"x", 64 + RECORD + 100 + RECORD + 7).unwrap();
+    // The server died before it was told that they are durable.
+    file.write_all_at(&[0; 32], 32).unwrap();
     let again = Fixture::new(directory.path());
     assert_eq!((again.fetched(&key(0, 0)), again.fetched(&key(0, 1))), (Some(vec![1; 100]), None));
     // It has the place of the torn one, to the byte.

@@ -1,7 +1,7 @@
 //! [`Connection`]: one stream to a server, whose commands are answered in their order.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::time::{Duration, Instant};
 
 use super::stream::Stream;
@@ -11,7 +11,7 @@ use crate::key::{BlockName, PACKET_BYTES_MAX, PacketKey, flag};
 const OUTPUT_BYTES: usize = 64 << 10;
 const INPUT_BYTES: usize = 64 << 10;
 /// Longest line of an answer.
-const LINE_BYTES_MAX: u64 = 2048;
+const LINE_BYTES_MAX: usize = 2048;
 
 /// See the module's documentation.
 pub struct Connection {
@@ -22,14 +22,61 @@ pub struct Connection {
     limit: Duration,
     /// Something was sent whose answer was not read.
     is_owed_answers: bool,
+    /// Packets were to be removed since the last barrier.
+    has_removed: bool,
+    /// What the server calls it, if it knows names of connections.
+    name: Option<String>,
+    /// Whether the server is one of ours.
+    is_ours: bool,
 }
+
+/// Packets that were fetched, and the highest number that one of them has.
+pub type Fetched = (Vec<Option<Vec<u8>>>, u64);
 
 impl Connection {
     /// By a way to a server. A call may take no longer than `limit`.
     pub fn new(stream: Box<dyn Stream>, limit: Duration) -> Self {
         let stream = BufReader::with_capacity(INPUT_BYTES, stream);
         let until = Instant::now() + limit;
-        Connection { stream, output: Vec::new(), until, limit, is_owed_answers: false }
+        Connection {
+            stream,
+            output: Vec::new(),
+            until,
+            limit,
+            is_owed_answers: false,
+            has_removed: false,
+            name: None,
+            is_ours: true,
+        }
+    }
+
+    /// Tells the server what this connection is called; stock memcached knows no names.
+    pub fn introduce(&mut self, name: String) -> Result<(), Fault> {
+        if !self.stream.get_ref().is_lasting() {
+            return Ok(());
+        }
+        self.send(&[format!("hello {name}\r\n").as_bytes()])?;
+        let line = self.line()?;
+        self.is_owed_answers = false;
+        match line.as_str() {
+            "HELLO" => self.name = Some(name),
+            "ERROR" => self.is_ours = false,
+            line => return Err(refusal(line)),
+        }
+        Ok(())
+    }
+
+    /// What the server calls it, where what was sent by it can be fenced.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Has nothing more be carried out that came by another connection.
+    pub fn fence(&mut self, name: &str) -> Result<(), Fault> {
+        self.send(&[format!("fence {name}\r\n").as_bytes()])?;
+        let line = self.line()?;
+        self.is_owed_answers = false;
+        if line == "FENCED" { Ok(()) } else { Err(refusal(&line)) }
     }
 
     /// What follows is to end by then.
@@ -37,9 +84,9 @@ impl Connection {
         self.until = until;
     }
 
-    /// Whether all that was sent was answered.
+    /// Whether all that was sent was answered, and nothing else.
     pub fn is_at_rest(&self) -> bool {
-        !self.is_owed_answers && self.stream.buffer().is_empty()
+        !self.is_owed_answers && self.stream.buffer().is_empty() && self.stream.get_ref().is_quiet()
     }
 
     /// Most packets of a [`Self::fetch`].
@@ -49,77 +96,94 @@ impl Connection {
 
     /// Sends a packet. What is wrong with it is told at the next barrier.
     pub fn store(&mut self, key: &PacketKey, flags: u32, bytes: &[u8]) -> Result<(), Fault> {
+        let flags = flag::checked(flags, key.to_string().as_bytes(), bytes);
         let head = format!("ms {key} {} F{flags} q\r\n", bytes.len());
         self.send(&[head.as_bytes(), bytes, b"\r\n"])
     }
 
     /// Sends that a packet is not wanted any more.
     pub fn remove(&mut self, key: &PacketKey) -> Result<(), Fault> {
+        self.has_removed = true;
         self.send(&[format!("md {key} q\r\n").as_bytes()])
     }
 
-    /// Waits until all that was sent is done.
+    /// Waits until all that was sent is done; the number of the last change then, of a server of
+    /// ours.
     ///
     /// # Errors
     /// The first thing that is wrong with it.
-    pub fn barrier(&mut self) -> Result<(), Fault> {
-        self.send(&[b"mn\r\n"])?;
+    pub fn barrier(&mut self) -> Result<Option<u64>, Fault> {
+        self.send(&[if self.is_ours { b"mn\r\nnumber\r\n" } else { b"mn\r\n" }])?;
         let mut refused = None;
         loop {
             match self.line()?.as_str() {
                 "MN" => break,
                 // There was none.
-                "NF" => {}
-                line => drop(refused.get_or_insert_with(|| refusal(line))),
+                "NF" if self.has_removed => {}
+                line => match refusal(line) {
+                    Fault::Strange(line) => return Err(Fault::Strange(line)),
+                    fault => drop(refused.get_or_insert(fault)),
+                },
             }
         }
+        self.has_removed = false;
+        let number = if self.is_ours { Some(self.number()?) } else { None };
         self.is_owed_answers = false;
-        refused.map_or(Ok(()), Err)
+        refused.map_or(Ok(number), Err)
+    }
+
+    fn number(&mut self) -> Result<u64, Fault> {
+        let line = self.line()?;
+        let number = line.strip_prefix("NUMBER ").and_then(|number| number.parse().ok());
+        number.ok_or_else(|| Fault::Strange(shortened(&line)))
     }
 
     /// Fetches packets, in their order.
-    pub fn fetch(&mut self, keys: &[PacketKey]) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+    pub fn fetch(&mut self, keys: &[PacketKey]) -> Result<Fetched, Fault> {
         for key in keys {
-            self.send(&[format!("mg {key} v f k q\r\n").as_bytes()])?;
+            self.send(&[format!("mg {key} v f k c q\r\n").as_bytes()])?;
         }
         self.send(&[b"mn\r\n"])?;
-        let places: HashMap<&PacketKey, usize> =
-            keys.iter().enumerate().map(|(at, key)| (key, at)).collect();
-        let (mut fetched, mut wrong) = (vec![None; keys.len()], None);
+        let mut places: HashMap<&PacketKey, Vec<usize>> = HashMap::new();
+        keys.iter().enumerate().for_each(|(at, key)| places.entry(key).or_default().push(at));
+        let (mut fetched, mut number, mut wrong) = (vec![None; keys.len()], 0, None);
         loop {
             let line = self.line()?;
             if line == "MN" {
                 break;
             }
-            let Some((length, flags, key)) = value_line(&line) else {
-                wrong.get_or_insert_with(|| refusal(&line));
-                if matches!(wrong, Some(Fault::Strange(_))) {
-                    break; // what comes next is not known
+            let Some(head) = ValueHead::parse(&line) else {
+                match refusal(&line) {
+                    // What comes next is not known.
+                    Fault::Strange(line) => return Err(Fault::Strange(line)),
+                    fault => drop(wrong.get_or_insert(fault)),
                 }
                 continue;
             };
-            let bytes = self.value(length)?;
-            let Some(at) = places.get(&key) else { return Err(Fault::Strange(line)) };
-            match flag::agrees(flags, &bytes) {
-                true => fetched[*at] = Some(bytes),
-                false => wrong = wrong.or(Some(Fault::Broken(key))),
+            let bytes = self.value(head.length)?;
+            let Some(at) = places.get(&head.key) else { return Err(Fault::Strange(line)) };
+            let key = head.key.to_string();
+            let is_checked = head.flags & flag::CHECKED != 0;
+            match is_checked && flag::agrees(head.flags, key.as_bytes(), &bytes) {
+                true => at.iter().for_each(|at| fetched[*at] = Some(bytes.clone())),
+                false => wrong = wrong.or(Some(Fault::Broken(head.key))),
             }
+            number = number.max(head.number);
         }
-        self.is_owed_answers = matches!(wrong, Some(Fault::Strange(_)));
-        wrong.map_or(Ok(fetched), Err)
+        self.is_owed_answers = false;
+        wrong.map_or(Ok((fetched, number)), Err)
     }
 
-    /// Tells that the PFS has a block.
-    pub fn settle(&mut self, block: &BlockName, packets: u32) -> Result<(), Fault> {
-        self.send(&[format!("settle {block} {packets}\r\n").as_bytes()])?;
+    /// Tells that the PFS has the first packets of a block, as they were up to a change. Stock
+    /// memcached is not told: it evicts them anyway.
+    pub fn settle(&mut self, block: &BlockName, packets: u32, upto: u64) -> Result<(), Fault> {
+        if !self.is_ours {
+            return Ok(());
+        }
+        self.send(&[format!("settle {block} {packets} {upto}\r\n").as_bytes()])?;
         let line = self.line()?;
         self.is_owed_answers = false;
-        match line.as_str() {
-            line if line.starts_with("SETTLED ") => Ok(()),
-            // Of a stock memcached, which has no such command.
-            "ERROR" => Ok(()),
-            line => Err(refusal(line)),
-        }
+        if line.starts_with("SETTLED ") { Ok(()) } else { Err(refusal(&line)) }
     }
 
     /// What the server does with what is owed to the PFS.
@@ -142,60 +206,96 @@ impl Connection {
     /// Sends a command.
     fn send(&mut self, parts: &[&[u8]]) -> Result<(), Fault> {
         self.is_owed_answers = true;
-        let left = self.left()?;
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        let stream = self.stream.get_mut();
-        let sent = stream.set_left(left).and_then(|()| {
-            if bytes < OUTPUT_BYTES {
-                self.output.extend(parts.iter().copied().flatten());
-            }
-            if self.output.len() < OUTPUT_BYTES && bytes < OUTPUT_BYTES {
-                return Ok(());
-            }
-            stream.next_command(self.output.len())?;
-            stream.write_all(&self.output)?;
-            self.output.clear();
-            if bytes >= OUTPUT_BYTES {
-                stream.next_command(bytes)?;
-                parts.iter().try_for_each(|part| stream.write_all(part))?;
-            }
-            Ok(())
-        });
-        sent.map_err(|error| self.fault(error))
+        if bytes < OUTPUT_BYTES {
+            self.output.extend(parts.iter().copied().flatten());
+        }
+        if self.output.len() < OUTPUT_BYTES && bytes < OUTPUT_BYTES {
+            return Ok(());
+        }
+        self.flush()?;
+        if bytes >= OUTPUT_BYTES {
+            self.next_command(bytes)?;
+            parts.iter().try_for_each(|part| self.write(part))?;
+        }
+        Ok(())
     }
 
     /// What was gathered goes out before something is read.
     fn flush(&mut self) -> Result<(), Fault> {
+        let output = std::mem::take(&mut self.output);
+        if output.is_empty() {
+            return Ok(());
+        }
+        self.next_command(output.len())?;
+        self.write(&output)
+    }
+
+    fn next_command(&mut self, bytes: usize) -> Result<(), Fault> {
         let left = self.left()?;
         let stream = self.stream.get_mut();
-        let flushed = stream.set_left(left).and_then(|()| {
-            stream.next_command(self.output.len())?;
-            stream.write_all(&self.output)
-        });
-        self.output.clear();
-        flushed.map_err(|error| self.fault(error))
+        let next = stream.set_left(left).and_then(|()| stream.next_command(bytes));
+        next.map_err(|error| self.fault(error))
+    }
+
+    /// Writes all of it. A server that takes a byte now and then does not get more time.
+    fn write(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            let left = self.left()?;
+            let stream = self.stream.get_mut();
+            let written = stream.set_left(left).and_then(|()| stream.write(bytes));
+            match written {
+                Ok(0) => return Err(Fault::Unreachable(ErrorKind::WriteZero.into())),
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.fault(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for something that can be read.
+    fn fill(&mut self) -> Result<(), Fault> {
+        let left = self.left()?;
+        let timed = self.stream.get_mut().set_left(left);
+        match timed.and_then(|()| self.stream.fill_buf().map(<[u8]>::len)) {
+            Ok(0) => Err(Fault::Unreachable(ErrorKind::UnexpectedEof.into())),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(self.fault(error)),
+        }
     }
 
     fn line(&mut self) -> Result<String, Fault> {
         self.flush()?;
         let mut line = Vec::new();
-        let read = (&mut self.stream).take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
-        read.map_err(|error| self.fault(error))?;
-        match line.strip_suffix(b"\r\n") {
-            Some(line) => Ok(String::from_utf8_lossy(line).into_owned()),
-            None if line.len() < LINE_BYTES_MAX as usize => {
-                Err(Fault::Unreachable(ErrorKind::UnexpectedEof.into()))
+        loop {
+            if let Some(length) = memchr::memchr(b'\n', self.stream.buffer()) {
+                line.extend_from_slice(&self.stream.buffer()[..length]);
+                self.stream.consume(length + 1);
+                let line = line.strip_suffix(b"\r").unwrap_or(&line);
+                return Ok(String::from_utf8_lossy(line).into_owned());
             }
-            None => Err(Fault::Strange(String::from_utf8_lossy(&line[..64]).into_owned())),
+            line.extend_from_slice(self.stream.buffer());
+            let length = self.stream.buffer().len();
+            self.stream.consume(length);
+            if line.len() > LINE_BYTES_MAX {
+                return Err(Fault::Strange(shortened(&String::from_utf8_lossy(&line))));
+            }
+            self.fill()?;
         }
     }
 
     fn value(&mut self, length: usize) -> Result<Vec<u8>, Fault> {
-        let left = self.left()?;
-        let mut bytes = vec![0; length + 2];
-        let timed = self.stream.get_mut().set_left(left);
-        let read = timed.and_then(|()| self.stream.read_exact(&mut bytes));
-        read.map_err(|error| self.fault(error))?;
+        let mut bytes = Vec::with_capacity(length + 2);
+        while bytes.len() < length + 2 {
+            if self.stream.buffer().is_empty() {
+                self.fill()?;
+            }
+            let more = self.stream.buffer().len().min(length + 2 - bytes.len());
+            bytes.extend_from_slice(&self.stream.buffer()[..more]);
+            self.stream.consume(more);
+        }
         match bytes.split_off(length) == b"\r\n" {
             true => Ok(bytes),
             false => Err(Fault::Strange("a value without an end".into())),
@@ -215,19 +315,33 @@ impl Connection {
     }
 }
 
-/// Length, flags and key of a value that comes.
-fn value_line(line: &str) -> Option<(usize, u32, PacketKey)> {
-    let mut words = line.strip_prefix("VA ")?.split(' ');
-    let length = words.next()?.parse().ok().filter(|length| *length <= PACKET_BYTES_MAX)?;
-    let (mut flags, mut key) = (None, None);
-    for word in words {
-        match word.split_at_checked(1)? {
-            ("f", number) => flags = number.parse().ok(),
-            ("k", name) => key = PacketKey::parse(name.as_bytes()),
-            _ => {}
+/// What is told of a value before it comes.
+struct ValueHead {
+    length: usize,
+    flags: u32,
+    key: PacketKey,
+    number: u64,
+}
+
+impl ValueHead {
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.strip_prefix("VA ")?.split(' ');
+        let length = words.next()?.parse().ok().filter(|length| *length <= PACKET_BYTES_MAX)?;
+        let (mut flags, mut key, mut number) = (None, None, None);
+        for word in words {
+            match word.split_at_checked(1)? {
+                ("f", it) => flags = it.parse().ok(),
+                ("k", name) => key = PacketKey::parse(name.as_bytes()),
+                ("c", it) => number = it.parse().ok(),
+                _ => {}
+            }
         }
+        Some(ValueHead { length, flags: flags?, key: key?, number: number? })
     }
-    Some((length, flags?, key?))
+}
+
+fn shortened(line: &str) -> String {
+    line.chars().take(64).collect()
 }
 
 /// What an answer means that is no success.
@@ -236,6 +350,6 @@ fn refusal(line: &str) -> Fault {
     match reason {
         Some(reason) => Fault::Refused(reason.to_owned()),
         None if line == "NS" => Fault::Refused("it did not store a packet".to_owned()),
-        None => Fault::Strange(line.chars().take(64).collect()),
+        None => Fault::Strange(shortened(line)),
     }
 }

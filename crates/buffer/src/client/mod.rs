@@ -4,12 +4,16 @@
 //! or stock memcached. What is sent goes in one stream and is answered once, at its end.
 //!
 //! A server that does not answer in time, or breaks off, fails the call; the next one connects
-//! anew. Where a call failed nothing is known of its packets: some may be stored.
+//! anew. Where a call failed nothing is known of its packets: some may be stored. Of what was sent
+//! nothing is carried out once a later call begins, by a server of ours: see its `fences`.
 
 mod connection;
 mod stream;
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -93,19 +97,39 @@ pub enum Keep {
     Clean,
     /// They stay until the block is settled.
     Owed,
-    /// The same, and they are durable, with all that was stored of their block before, when the
-    /// call returns, as far as the server makes anything durable.
+    /// The same, and they are durable, with all that was stored of their block before on the same
+    /// servers, when the call returns, as far as those make anything durable.
     Durable,
 }
 
 impl Keep {
-    fn flags(self, bytes: &[u8]) -> u32 {
-        let flags = match self {
+    fn flags(self) -> u32 {
+        match self {
             Keep::Clean => 0,
             Keep::Owed => flag::OWED,
             Keep::Durable => flag::OWED | flag::SYNC,
-        };
-        flags | flag::checked(bytes)
+        }
+    }
+}
+
+/// Packets that were asked for, in that order; `None` for each that its server does not have.
+pub type Packets = Vec<Option<Vec<u8>>>;
+
+/// Up to which change packets of a block are known, by server of the pool: what is settled is told
+/// so, and nothing that came later.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known(BTreeMap<usize, u64>);
+
+impl Known {
+    /// What either knows.
+    pub fn and(mut self, other: &Known) -> Self {
+        other.0.iter().for_each(|(server, number)| self.note(*server, *number));
+        self
+    }
+
+    fn note(&mut self, server: usize, number: u64) {
+        let known = self.0.entry(server).or_default();
+        *known = number.max(*known);
     }
 }
 
@@ -125,21 +149,29 @@ pub struct Client {
     pool: Pool,
     servers: Vec<Server>,
     settings: ClientSettings,
+    /// Start of the names of its connections.
+    name: String,
+    connections: AtomicU64,
 }
 
 struct Server {
     connect: Connect,
     idle: Mutex<Vec<Connection>>,
+    /// Names of connections that were given up: what was sent by them may still be carried out.
+    given_up: Mutex<Vec<String>>,
 }
 
 impl Client {
     /// Of a pool; `ways` lead to its members, in their order.
     pub fn new(pool: Pool, ways: Vec<Connect>, settings: ClientSettings) -> Self {
-        let server = |connect| Server { connect, idle: Mutex::default() };
-        Client { pool, servers: ways.into_iter().map(server).collect(), settings }
+        let server =
+            |connect| Server { connect, idle: Mutex::default(), given_up: Mutex::default() };
+        let servers = ways.into_iter().map(server).collect();
+        let name = format!("{:016x}", RandomState::new().hash_one(Instant::now()));
+        Client { pool, servers, settings, name, connections: AtomicU64::new(0) }
     }
 
-    /// Stores packets of a block.
+    /// Stores packets of a block; up to which changes they are known by that.
     ///
     /// # Errors
     /// One server did not take all that it was to have.
@@ -148,10 +180,11 @@ impl Client {
         block: &BlockName,
         packets: &[(u32, &[u8])],
         keep: Keep,
-    ) -> Result<(), ClientError> {
+    ) -> Result<Known, ClientError> {
+        let mut known = Known::default();
         for (server, of_it) in self.by_server(block, packets.iter().map(|(packet, _)| *packet)) {
             let last = of_it.last().copied();
-            self.call(server, |connection| {
+            let number = self.call(server, |connection| {
                 for at in &of_it {
                     let (packet, bytes) = packets[*at];
                     // One answer is for all of a block: those before need no sync of their own.
@@ -160,24 +193,33 @@ impl Client {
                         keep => keep,
                     };
                     let key = PacketKey { block: *block, packet };
-                    connection.store(&key, keep.flags(bytes), bytes)?;
+                    connection.store(&key, keep.flags(), bytes)?;
                 }
                 connection.barrier()
             })?;
+            number.into_iter().for_each(|number| known.note(server, number));
         }
-        Ok(())
+        Ok(known)
     }
 
     /// Fetches packets of a block; `None` for each that its server does not have.
     ///
     /// # Errors
     /// A server cannot be asked, or a packet is broken.
-    pub fn get(
+    pub fn get(&self, block: &BlockName, packets: &[u32]) -> Result<Packets, ClientError> {
+        self.get_known(block, packets).map(|(fetched, _)| fetched)
+    }
+
+    /// As [`get`](Self::get); also up to which changes they are known by that.
+    ///
+    /// # Errors
+    /// As of [`get`](Self::get).
+    pub fn get_known(
         &self,
         block: &BlockName,
         packets: &[u32],
-    ) -> Result<Vec<Option<Vec<u8>>>, ClientError> {
-        let mut fetched = vec![None; packets.len()];
+    ) -> Result<(Packets, Known), ClientError> {
+        let (mut fetched, mut known) = (vec![None; packets.len()], Known::default());
         for (server, of_it) in self.by_server(block, packets.iter().copied()) {
             let keys: Vec<_> =
                 of_it.iter().map(|at| PacketKey { block: *block, packet: packets[*at] }).collect();
@@ -185,21 +227,27 @@ impl Client {
                 let some = keys.chunks(connection.asked_max());
                 some.map(|keys| connection.fetch(keys)).collect::<Result<Vec<_>, _>>()
             })?;
-            of_it.iter().zip(found.into_iter().flatten()).for_each(|(at, it)| fetched[*at] = it);
+            found.iter().for_each(|(_, number)| known.note(server, *number));
+            let found = found.into_iter().flat_map(|(found, _)| found);
+            of_it.iter().zip(found).for_each(|(at, it)| fetched[*at] = it);
         }
-        Ok(fetched)
+        Ok((fetched, known))
     }
 
-    /// Tells all servers that the PFS has the first `packets` packets of a block. Stock memcached
-    /// evicts them anyway.
+    /// Tells all servers that the PFS has the first `packets` packets of a block, as far as they
+    /// are known: what was stored later is owed still. Stock memcached evicts them anyway.
     ///
     /// # Errors
     /// A server cannot be told: it keeps them.
-    pub fn settle(&self, block: &BlockName, packets: u32) -> Result<(), ClientError> {
-        let servers = self.by_server(block, 0..packets);
-        let told = servers
-            .into_iter()
-            .map(|(server, _)| self.call(server, |connection| connection.settle(block, packets)));
+    pub fn settle(
+        &self,
+        block: &BlockName,
+        packets: u32,
+        known: &Known,
+    ) -> Result<(), ClientError> {
+        let told = known.0.iter().map(|(server, upto)| {
+            self.call(*server, |connection| connection.settle(block, packets, *upto))
+        });
         // All are told, also after one could not be.
         told.collect::<Vec<_>>().into_iter().collect()
     }
@@ -214,7 +262,7 @@ impl Client {
                 for at in &of_it {
                     connection.remove(&PacketKey { block: *block, packet: packets[*at] })?;
                 }
-                connection.barrier()
+                connection.barrier().map(drop)
             })?;
         }
         Ok(())
@@ -251,31 +299,55 @@ impl Client {
             let server = self.pool.members()[server].name.clone();
             ClientError { server, fault }
         };
-        let Server { connect, idle } = &self.servers[server];
+        let of_it = &self.servers[server];
         let until = Instant::now() + self.settings.deadline;
-        let connect = || {
-            let stream = connect(self.settings.connect_timeout).map_err(Fault::Unreachable)?;
-            Ok(Connection::new(stream, self.settings.deadline))
-        };
-        let kept = idle.lock().pop();
+        let kept = of_it.idle.lock().pop().filter(Connection::is_at_rest);
         let was_kept = kept.is_some();
-        let mut connection = kept.map_or_else(connect, Ok).map_err(named)?;
+        let mut connection = kept.map_or_else(|| self.connect(of_it), Ok).map_err(named)?;
         connection.begin(until);
-        let mut done = act(&mut connection);
+        let mut done = of_it.fence(&mut connection).and_then(|()| act(&mut connection));
         // A server that was started again closed those of before. All that is sent may be repeated.
         if was_kept && matches!(done, Err(Fault::Unreachable(_))) {
-            connection = connect().map_err(named)?;
+            of_it.give_up(&connection);
+            connection = self.connect(of_it).map_err(named)?;
             connection.begin(until);
-            done = act(&mut connection);
+            done = of_it.fence(&mut connection).and_then(|()| act(&mut connection));
         }
         // After anything else it is not known what comes next.
-        let is_sound = matches!(done, Ok(_) | Err(Fault::Broken(_))) && connection.is_at_rest();
-        if is_sound {
-            let mut idle = idle.lock();
-            if idle.len() < self.settings.idle_max {
-                idle.push(connection);
-            }
+        let is_sound = matches!(done, Ok(_) | Err(Fault::Broken(_) | Fault::Refused(_)));
+        if !(is_sound && connection.is_at_rest()) {
+            of_it.give_up(&connection);
+            return done.map_err(named);
         }
+        let mut idle = of_it.idle.lock();
+        if idle.len() < self.settings.idle_max {
+            idle.push(connection);
+        }
+        drop(idle);
         done.map_err(named)
+    }
+
+    fn connect(&self, server: &Server) -> Result<Connection, Fault> {
+        let stream = (server.connect)(self.settings.connect_timeout).map_err(Fault::Unreachable)?;
+        let mut connection = Connection::new(stream, self.settings.deadline);
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
+        connection.introduce(format!("{}-{number}", self.name))?;
+        Ok(connection)
+    }
+}
+
+impl Server {
+    /// What is sent by this connection counts no more; it is fenced before anything else is sent.
+    fn give_up(&self, connection: &Connection) {
+        self.given_up.lock().extend(connection.name().map(str::to_owned));
+    }
+
+    /// Has nothing more be carried out that was sent by connections that were given up.
+    fn fence(&self, connection: &mut Connection) -> Result<(), Fault> {
+        loop {
+            let Some(name) = self.given_up.lock().last().cloned() else { return Ok(()) };
+            connection.fence(&name)?;
+            self.given_up.lock().retain(|other| *other != name);
+        }
     }
 }

@@ -16,6 +16,12 @@ pub trait Stream: Read + Write + Send {
     /// answer has to fit.
     fn asked_max(&self) -> usize;
 
+    /// Whether what is sent by it is of one session of the server.
+    fn is_lasting(&self) -> bool;
+
+    /// Whether nothing came that was not read.
+    fn is_quiet(&self) -> bool;
+
     /// A command ended; the next one has so many bytes.
     ///
     /// # Errors
@@ -58,6 +64,16 @@ impl Stream for TcpStream {
         64
     }
 
+    fn is_lasting(&self) -> bool {
+        true
+    }
+
+    fn is_quiet(&self) -> bool {
+        let there = self.set_nonblocking(true).and_then(|()| self.peek(&mut [0]));
+        let is_quiet = matches!(there, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        self.set_nonblocking(false).is_ok() && is_quiet
+    }
+
     fn next_command(&mut self, _: usize) -> io::Result<()> {
         Ok(())
     }
@@ -88,6 +104,14 @@ impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>> + Send> Stream for Messages<C
 
     fn asked_max(&self) -> usize {
         1
+    }
+
+    fn is_lasting(&self) -> bool {
+        false
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.answers.get_ref().is_empty()
     }
 
     fn next_command(&mut self, bytes: usize) -> io::Result<()> {

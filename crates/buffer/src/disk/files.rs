@@ -3,12 +3,12 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, fdatasync, flock, fsync, ftruncate, openat,
-    renameat, unlinkat,
+    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, fdatasync, flock, fstat, fsync,
+    ftruncate, openat, renameat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite, pwritev};
 
@@ -24,8 +24,10 @@ const BESIDE: &str = ".new";
 /// See the module's documentation.
 pub struct Files {
     directory: OwnedFd,
-    /// Held as long as this lives.
+    /// Held as long as this lives. It tells how many servers used the directory.
     _lock: OwnedFd,
+    /// Which of them this is.
+    pub start: u64,
 }
 
 /// How far the file of a block is.
@@ -50,7 +52,7 @@ impl Files {
         std::fs::create_dir_all(path)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat(CWD, path, flags, Mode::empty())?;
-        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let lock = openat(&directory, LOCK, flags, Mode::RUSR | Mode::WUSR)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
             Errno::WOULDBLOCK => io::Error::other(format!(
@@ -59,39 +61,47 @@ impl Files {
             )),
             errno => errno.into(),
         })?;
-        Ok(Files { directory, _lock: lock })
+        let start = count_start(&lock)?;
+        fsync(&directory)?;
+        Ok(Files { directory, _lock: lock, start })
     }
 
-    /// Names of all files of blocks. What was not finished is removed.
+    /// Names of all files of blocks, each with the block that it says. What was not finished is
+    /// removed; what is called otherwise is somebody else's.
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub fn names(&self) -> io::Result<Vec<String>> {
+    pub fn names(&self) -> io::Result<Vec<(String, BlockName)>> {
         let name = |name: &CStr| name.to_str().ok().map(str::to_owned);
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.directory)? {
             let Some(name) = name(entry?.file_name()) else { continue };
-            if name.ends_with(BESIDE) {
-                self.remove_name(&name);
+            if name.strip_suffix(BESIDE).is_some_and(|of| block_of(of).is_some()) {
+                self.remove_name(&name)?;
+            } else if let Some(block) = block_of(&name) {
+                names.push((name, block));
             }
-            names.extend(Some(name).filter(|it| it.ends_with(SUFFIX)));
         }
         Ok(names)
     }
 
-    /// Opens one of these to read.
+    /// Opens the file of a block to read.
     ///
     /// # Errors
-    /// It cannot be had.
-    pub fn open_name(&self, name: &str) -> io::Result<File> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(openat(&self.directory, name, flags, Mode::empty())?.into())
+    /// It cannot be had, or is no file.
+    pub fn open_to_read(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = openat(&self.directory, name, flags, Mode::empty())?;
+        match FileType::from_raw_mode(fstat(&file)?.st_mode) {
+            FileType::RegularFile => Ok(file.into()),
+            _ => Err(io::Error::other("it is no file")),
+        }
     }
 
     /// Opens the file of a block to write, and makes it where `progress` says that there is none.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// It cannot be had, or there is one of which nobody knows.
     pub fn open_to_write(&self, block: &BlockName, progress: &mut Progress) -> io::Result<File> {
         let (name, mode) = (name_of(block), Mode::RUSR | Mode::WUSR);
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -101,56 +111,85 @@ impl Files {
             ftruncate(&file, progress.end)?;
             return Ok(file.into());
         }
-        let file = openat(&self.directory, name, flags | OFlags::CREATE | OFlags::TRUNC, mode)?;
+        let file = openat(&self.directory, &*name, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
         let header = format::header(block);
-        write_all(&file, &[&header], 0)?;
+        write_all(&file, &[&header], 0).inspect_err(|_| drop(self.remove_name(&name)))?;
         progress.end = header.len() as u64;
         Ok(file.into())
     }
 
-    /// Writes the file of a block anew, with these of its packets alone, durably, and puts it in
-    /// the place of the old one; it, and where its packets are. Where that fails the old one stays.
+    /// Writes a file for a block anew beside the one that it has, with these of its packets alone,
+    /// durably; it, how far it is, and where its packets are.
     ///
     /// # Errors
-    /// The disk does not take it, or a packet cannot be read.
-    pub fn write_anew(
+    /// The disk does not take it, or a packet cannot be read: nothing is left of it.
+    pub fn write_beside(
         &self,
         block: &BlockName,
         packets: &[(u32, Place)],
     ) -> io::Result<(File, Progress, Vec<Place>)> {
-        let (name, mode) = (name_of(block), Mode::RUSR | Mode::WUSR);
-        let beside = format!("{name}{BESIDE}");
+        let (name, mode) = (format!("{}{BESIDE}", name_of(block)), Mode::RUSR | Mode::WUSR);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
         let written = || -> io::Result<_> {
-            let file = File::from(openat(&self.directory, &*beside, flags, mode)?);
+            let file = File::from(openat(&self.directory, &*name, flags, mode)?);
             let header = format::header(block);
             write_all(&file, &[&header], 0)?;
             let mut progress = Progress { end: header.len() as u64, ..Progress::default() };
             let mut places = Vec::with_capacity(packets.len());
             for (packet, place) in packets {
                 let bytes = self.read(block, place)?;
-                let Place { length, flags, checksum, .. } = *place;
-                let record = Record { packet: *packet, length: Some(length), flags, checksum };
+                let Place { length, flags, checksum, number, .. } = *place;
+                let length = Some(length);
+                let record = Record { packet: *packet, length, flags, checksum, number };
                 places.push(append(&file, &mut progress, &record, &bytes)?);
             }
-            progress.is_named = true;
-            self.sync(&file, &mut progress)?;
             fdatasync(&file)?;
-            renameat(&self.directory, &*beside, &self.directory, &*name)?;
-            fsync(&self.directory)?;
+            progress.durable = progress.end;
+            progress.said = 1;
+            let (place, slot) = format::durable(progress.said, progress.durable);
+            write_all(&file, &[&slot], place)?;
+            fdatasync(&file)?;
             Ok((file, progress, places))
         };
-        written().inspect_err(|_| self.remove_name(&beside))
+        written().inspect_err(|_| drop(self.remove_name(&name)))
+    }
+
+    /// Puts what was written beside in the place of the file of a block.
+    ///
+    /// # Errors
+    /// The old one is there still.
+    pub fn put_in_place(&self, block: &BlockName) -> io::Result<()> {
+        let name = name_of(block);
+        let beside = format!("{name}{BESIDE}");
+        let put = renameat(&self.directory, &*beside, &self.directory, &*name);
+        put.map_err(io::Error::from).inspect_err(|_| drop(self.remove_name(&beside)))
+    }
+
+    /// Makes names durable, and that there are none.
+    ///
+    /// # Errors
+    /// The disk does not say that they are.
+    pub fn sync_directory(&self) -> io::Result<()> {
+        Ok(fsync(&self.directory)?)
     }
 
     /// Removes the file of a block, if there is one.
-    pub fn remove(&self, block: &BlockName) {
-        self.remove_name(&name_of(block));
+    ///
+    /// # Errors
+    /// It is there still.
+    pub fn remove(&self, block: &BlockName) -> io::Result<()> {
+        self.remove_name(&name_of(block))
     }
 
     /// The same by its name.
-    pub fn remove_name(&self, name: &str) {
-        let _ = unlinkat(&self.directory, name, AtFlags::empty());
+    ///
+    /// # Errors
+    /// It is there still.
+    pub fn remove_name(&self, name: &str) -> io::Result<()> {
+        match unlinkat(&self.directory, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Makes all that was appended to a file durable, and its name.
@@ -170,12 +209,20 @@ impl Files {
         write_all(file, &[&slot], place)
     }
 
+    /// Notes in a file that a sync of it failed.
+    pub fn note_failed(&self, file: &File) {
+        let (place, failed) = format::failed();
+        if let Err(error) = write_all(file, &[&failed], place) {
+            tracing::warn!(%error, "that a sync failed is not noted on the disk");
+        }
+    }
+
     /// Reads a value.
     ///
     /// # Errors
     /// It cannot be had, or is not what was written.
     pub fn read(&self, block: &BlockName, place: &Place) -> io::Result<Vec<u8>> {
-        let file = self.open_name(&name_of(block))?;
+        let file = self.open_to_read(&name_of(block))?;
         let mut bytes = vec![0; place.length as usize];
         let mut read = 0;
         while read < bytes.len() {
@@ -193,6 +240,16 @@ impl Files {
     }
 }
 
+/// Counts a server that uses a directory, durably; which one it is.
+fn count_start(lock: &OwnedFd) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    let read = pread(lock, &mut bytes, 0)?;
+    let start = if read == bytes.len() { u64::from_le_bytes(bytes) } else { 0 } + 1;
+    write_all(lock, &[&start.to_le_bytes()], 0)?;
+    fsync(lock)?;
+    Ok(start)
+}
+
 /// Appends a record. What an earlier try left behind the end is written over.
 ///
 /// # Errors
@@ -207,8 +264,8 @@ pub fn append(
     write_all(file, &[&header, value], progress.end)?;
     let offset = progress.end + RECORD_BYTES as u64;
     progress.end = offset + value.len() as u64;
-    let length = value.len() as u32;
-    Ok(Place { offset, length, flags: record.flags, checksum: record.checksum })
+    let Record { flags, checksum, number, .. } = *record;
+    Ok(Place { offset, length: value.len() as u32, flags, checksum, number })
 }
 
 /// Name of the file of a block.
@@ -216,7 +273,15 @@ fn name_of(block: &BlockName) -> String {
     format!("{:016x}-{}{SUFFIX}", block.epoch, block.block)
 }
 
-fn write_all(file: impl std::os::fd::AsFd, parts: &[&[u8]], mut at: u64) -> io::Result<()> {
+/// Of which block a file is by its name; `None` where it is another one.
+fn block_of(name: &str) -> Option<BlockName> {
+    let (epoch, block) = name.strip_suffix(SUFFIX)?.split_once('-')?;
+    let epoch = u64::from_str_radix(epoch, 16).ok()?;
+    let block = BlockName { epoch, block: block.parse().ok()? };
+    (name_of(&block) == name).then_some(block)
+}
+
+fn write_all(file: impl AsFd, parts: &[&[u8]], mut at: u64) -> io::Result<()> {
     let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let mut left = &mut slices[..];
     IoSlice::advance_slices(&mut left, 0);

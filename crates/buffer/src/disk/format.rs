@@ -9,12 +9,14 @@ use crate::key::BlockName;
 /// Length of the header of a file.
 pub const HEADER_BYTES: usize = 64;
 /// Length of the header of a record.
-pub const RECORD_BYTES: usize = 24;
+pub const RECORD_BYTES: usize = 32;
 
-const MAGIC: [u8; 8] = *b"tpblock\x01";
-const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"PKT\x01");
+const MAGIC: [u8; 8] = *b"tpblock\x02";
+const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"PKT\x02");
 /// Length of a packet that was removed.
 const REMOVED: u32 = u32::MAX;
+/// Where it is noted that a sync failed.
+const FAILED: usize = 28;
 /// Where the two places begin that tell, in turn, how much is durable.
 const SLOTS: usize = 32;
 const SLOT_BYTES: usize = 16;
@@ -40,6 +42,17 @@ pub fn block_of(header: &[u8; HEADER_BYTES]) -> Option<BlockName> {
     let is_whole = header[..8] == MAGIC && u32_at(header, 24) == checksum(&header[..24]);
     let name = BlockName { epoch: u64_at(header, 8), block: u64_at(header, 16) };
     is_whole.then_some(name)
+}
+
+/// What is written, and where, to say that a sync of the file failed: what is behind the durable
+/// part may be in the system's memory alone, and no later sync writes it.
+pub fn failed() -> (u64, [u8; 1]) {
+    (FAILED as u64, [1])
+}
+
+/// Whether that was said.
+pub fn is_failed(header: &[u8; HEADER_BYTES]) -> bool {
+    header[FAILED] != 0
 }
 
 /// What is written, and where, to say that so many bytes of the file are durable. `number` counts
@@ -74,30 +87,34 @@ pub struct Record {
     pub flags: u32,
     /// Of the value.
     pub checksum: u32,
+    /// Number of the change that brought it: later ones have higher ones, also after a restart.
+    pub number: u64,
 }
 
 impl Record {
     /// As it lies in the file.
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
         let length = self.length.unwrap_or(REMOVED);
-        let words = [RECORD_MAGIC, self.packet, length, self.flags, self.checksum];
+        let (low, high) = (self.number as u32, (self.number >> 32) as u32);
+        let words = [RECORD_MAGIC, self.packet, length, self.flags, self.checksum, low, high];
         let mut bytes = [0; RECORD_BYTES];
         for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
-        let sum = checksum(&bytes[..20]);
-        bytes[20..].copy_from_slice(&sum.to_le_bytes());
+        let sum = checksum(&bytes[..RECORD_BYTES - 4]);
+        bytes[RECORD_BYTES - 4..].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
 
     /// Reads one; `None` where there is none.
     pub fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
-        if u32_at(bytes, 0) != RECORD_MAGIC || u32_at(bytes, 20) != checksum(&bytes[..20]) {
+        let sum = checksum(&bytes[..RECORD_BYTES - 4]);
+        if u32_at(bytes, 0) != RECORD_MAGIC || u32_at(bytes, RECORD_BYTES - 4) != sum {
             return None;
         }
         let length = Some(u32_at(bytes, 8)).filter(|length| *length != REMOVED);
         let (packet, flags, checksum) = (u32_at(bytes, 4), u32_at(bytes, 12), u32_at(bytes, 16));
-        Some(Record { packet, length, flags, checksum })
+        Some(Record { packet, length, flags, checksum, number: u64_at(bytes, 20) })
     }
 }
 
@@ -135,9 +152,9 @@ mod tests {
         #[test]
         fn records_are_read_as_they_were_written(
             packet: u32, length in prop::option::of(0..1_u32 << 20), flags: u32, checksum: u32,
-            at in 0..RECORD_BYTES,
+            number: u64, at in 0..RECORD_BYTES,
         ) {
-            let record = Record { packet, length, flags, checksum };
+            let record = Record { packet, length, flags, checksum, number };
             let mut written = record.encode();
             prop_assert_eq!(Record::decode(&written), Some(record));
             written[at] ^= 0x10;
@@ -151,9 +168,9 @@ mod tests {
         let block = BlockName { epoch: 0x0102_0304_0506_0708, block: 9 };
         let file = [
             &header(&block)[..],
-            &Record { packet: 1, length: Some(2), flags: 3, checksum: 4 }.encode(),
+            &Record { packet: 1, length: Some(2), flags: 3, checksum: 4, number: 5 }.encode(),
         ]
         .concat();
-        assert_eq!(checksum(&file), 4_144_526_858);
+        assert_eq!(checksum(&file), 931_934_691);
     }
 }

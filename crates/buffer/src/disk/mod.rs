@@ -10,11 +10,14 @@
 //!
 //! # Invariants
 //!
-//! 1. A packet is durable, with all that came of its block before, once `keep` with `is_sync`
-//!    returned; until then it stays in memory or in the system's cache.
-//! 2. A block that failed once stays failed until it is settled: no later sync succeeds over a
-//!    packet that is not there.
-//! 3. Bytes that are read from a file are those that were written, by their checksum.
+//! 1. A packet is durable, with all that came of its block before, once `sync` returned; until then
+//!    it stays in memory.
+//! 2. A block that failed once stays failed until it is settled, or until a server that is started
+//!    wrote its file anew: no later sync succeeds over a packet that is not there.
+//! 3. Bytes that are read from a file are those that were written, by their checksum. Of a file
+//!    in which what was promised cannot be told any more no packet is given.
+//! 4. Numbers of changes rise, also over restarts: what is settled up to a number is nothing that
+//!    came later.
 
 mod block;
 mod files;
@@ -29,16 +32,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use self::block::{Block, Entry};
-use self::files::Files;
+use self::files::{Files, Progress};
 use self::worker::{Job, Worker};
 use crate::key::{BlockName, PacketKey};
-use crate::memory::{Budget, Full, Memory, Value};
-use crate::server::{Fetched, Keeper};
+use crate::memory::{Budget, Full, Memory, NUMBER_BITS, Room};
+use crate::server::{Fetched, Keeper, Kept};
 
 pub use self::block::Owed;
 
@@ -71,6 +74,8 @@ pub struct Replayed {
 
 struct Shared {
     files: Files,
+    threads: usize,
+    patience: Duration,
     replaced_bytes_max: u64,
     memory: Arc<Memory>,
     budget: Arc<Budget>,
@@ -82,7 +87,6 @@ struct Shared {
 /// See the module's documentation.
 pub struct Disk {
     shared: Arc<Shared>,
-    patience: Duration,
     senders: Vec<mpsc::Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -93,8 +97,11 @@ impl Disk {
     /// # Errors
     /// The directory cannot be had, or another server has it.
     pub fn open(settings: &DiskSettings, memory: Arc<Memory>) -> io::Result<(Self, Replayed)> {
+        let threads = settings.threads.max(1);
         let shared = Arc::new(Shared {
             files: Files::open(&settings.directory)?,
+            threads,
+            patience: settings.patience,
             replaced_bytes_max: settings.replaced_bytes_max,
             memory,
             budget: Budget::new(settings.capacity_bytes),
@@ -102,16 +109,17 @@ impl Disk {
             written_bytes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
         });
-        let replayed = shared.replay(settings.threads.max(1))?;
-        let (mut senders, mut threads) = (Vec::new(), Vec::new());
-        for _ in 0..settings.threads.max(1) {
+        shared.memory.number_from(shared.files.start << NUMBER_BITS);
+        let replayed = shared.replay(threads)?;
+        let (mut senders, mut handles) = (Vec::new(), Vec::new());
+        for number in 0..threads {
             let (sender, jobs) = mpsc::channel();
-            let worker = Worker::new(shared.clone(), jobs);
+            let worker = Worker::new(shared.clone(), number, jobs);
             let thread = std::thread::Builder::new().name("buffer-disk".into());
-            threads.push(thread.spawn(move || worker.run())?);
+            handles.push(thread.spawn(move || worker.run())?);
             senders.push(sender);
         }
-        Ok((Disk { shared, patience: settings.patience, senders, threads }, replayed))
+        Ok((Disk { shared, senders, threads: handles }, replayed))
     }
 
     /// All blocks that the PFS does not have.
@@ -120,14 +128,9 @@ impl Disk {
         blocks.iter().map(|block| block.owed()).collect()
     }
 
-    fn sender_of(&self, block: &BlockName) -> &mpsc::Sender<Job> {
-        let hash = block.epoch.wrapping_add(block.block).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.senders[(hash >> 32) as usize % self.senders.len()]
-    }
-
-    /// Hands a job to the thread of a block.
-    fn send(&self, block: &BlockName, job: Job) -> Result<(), String> {
-        self.sender_of(block).send(job).map_err(|_| "its disk threads ended".to_owned())
+    /// Hands a job to the thread of a block. Without one it is not done, and a sync fails.
+    fn send(&self, block: &BlockName, job: Job) {
+        let _ = self.senders[worker_of(block, self.senders.len())].send(job);
     }
 
     fn block(&self, name: &BlockName) -> Arc<Block> {
@@ -139,98 +142,119 @@ impl Disk {
         self.shared.blocks.lock().get(name).cloned()
     }
 
-    /// Puts a packet in the queue of its block.
-    fn queue(
+    /// Takes packets away that `is_over` says; how many there were. Where none is left the file
+    /// goes, and with `is_settled` also one of which nothing is known.
+    fn take_away(
         &self,
-        key: &PacketKey,
-        flags: u32,
-        value: &Arc<Value>,
-        room: crate::memory::Room,
-    ) -> Result<Arc<Block>, String> {
-        loop {
-            let block = self.block(&key.block);
-            let mut state = block.state.lock();
-            if state.is_gone {
-                continue; // it was settled in this moment
-            }
-            if let Some(reason) = &state.failed {
-                return Err(reason.clone());
-            }
-            let number = state.next_number();
-            let none = Entry { number, place: None, written: 0 };
-            state.packets.entry(key.packet).or_insert(none).number = number;
-            let packet = worker::Packet { number, key: *key, flags, value: value.clone() };
-            // In the order of the numbers.
-            self.send(&key.block, Job::Write { block: block.clone(), packet, room })?;
-            drop(state);
-            return Ok(block);
+        name: &BlockName,
+        is_settled: bool,
+        is_over: impl Fn(u32, u64) -> bool,
+    ) -> usize {
+        let mut blocks = self.shared.blocks.lock();
+        let Some(block) = blocks.get(name).cloned() else { return 0 };
+        let mut state = block.state.lock();
+        let all = state.packets.iter().map(|(packet, entry)| (*packet, entry.number));
+        let over: Vec<(u32, u64)> = all.filter(|(packet, it)| is_over(*packet, *it)).collect();
+        if over.is_empty() && !(is_settled && state.packets.is_empty()) {
+            return 0;
         }
-    }
-
-    fn sync(&self, block: Arc<Block>) -> Result<(), String> {
-        let (done, answer) = mpsc::channel();
-        let name = block.name;
-        self.send(&name, Job::Sync { block, done })?;
-        answer.recv().map_err(|_| "its disk threads ended".to_owned())?
+        let are_broken_over = state.broken.iter().all(|packet| is_over(*packet, 0));
+        if over.len() == state.packets.len() && are_broken_over {
+            blocks.remove(name);
+            state.is_gone = true;
+            state.packets.clear();
+            self.send(name, Job::Settle { block: block.clone() });
+            return over.len();
+        }
+        for (packet, number) in &over {
+            state.packets.remove(packet);
+            let (block, packet, number) = (block.clone(), *packet, *number);
+            self.send(name, Job::Remove { block, packet, number });
+        }
+        over.len()
     }
 }
 
+/// Which of so many threads writes a block.
+fn worker_of(block: &BlockName, threads: usize) -> usize {
+    let hash = block.epoch.wrapping_add(block.block).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (hash >> 32) as usize % threads
+}
+
 impl Keeper for Disk {
-    fn keep(
-        &self,
-        key: &PacketKey,
-        flags: u32,
-        value: &Arc<Value>,
-        is_sync: bool,
-    ) -> Result<(), String> {
-        let length = value.bytes().len() + format::RECORD_BYTES;
-        let room = self.shared.budget.take(length, self.patience, || false);
-        let room = room.map_err(|Full(usage)| {
+    fn reserve(&self, length: usize, until: Instant) -> Result<Option<Room>, String> {
+        let length = length + format::RECORD_BYTES;
+        let patience = until.saturating_duration_since(Instant::now());
+        let room = self.shared.budget.take(length, patience, || false);
+        room.map(Some).map_err(|Full(usage)| {
             format!(
                 "full: {} of {} bytes of its disk are owed to the PFS",
                 usage.used_bytes, usage.capacity_bytes
             )
-        })?;
-        let block = self.queue(key, flags, value, room)?;
-        if is_sync { self.sync(block) } else { Ok(()) }
+        })
+    }
+
+    fn check(&self, block: &BlockName) -> Result<(), String> {
+        let Some(block) = self.known(block) else { return Ok(()) };
+        let failed = block.state.lock().failed.clone();
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn keep(&self, kept: Kept<'_>, room: Option<Room>) {
+        let Kept { key, flags, value, number } = kept;
+        let Some(room) = room else { return };
+        let block = self.block(&key.block);
+        let mut state = block.state.lock();
+        state.packets.entry(key.packet).or_insert(Entry { number, place: None }).number = number;
+        let packet = worker::Packet { number, key: *key, flags, value: value.clone() };
+        // In the order of the numbers.
+        self.send(&key.block, Job::Write { block: block.clone(), packet, room });
+    }
+
+    fn sync(&self, block: &BlockName) -> Result<(), String> {
+        let (done, answer) = mpsc::channel();
+        self.send(block, Job::Sync { name: *block, done });
+        answer.recv().map_err(|_| "its disk threads ended".to_owned())?
     }
 
     fn removed(&self, key: &PacketKey) -> bool {
-        let Some(block) = self.known(&key.block) else { return false };
-        let mut state = block.state.lock();
-        if state.is_gone || state.packets.remove(&key.packet).is_none() {
-            return false;
-        }
-        state.next_number();
-        let _ = self.send(&key.block, Job::Remove { block: block.clone(), packet: key.packet });
-        true
+        self.take_away(&key.block, false, |packet, _| packet == key.packet) > 0
     }
 
-    fn settled(&self, name: &BlockName) {
-        let Some(block) = self.shared.blocks.lock().remove(name) else { return };
-        let mut state = block.state.lock();
-        state.is_gone = true;
-        state.packets.clear();
-        let _ = self.send(name, Job::Settle { block: block.clone() });
+    fn settled(&self, block: &BlockName, packets: u32, upto: u64) -> usize {
+        self.take_away(block, packets > 0, |packet, number| packet < packets && number <= upto)
     }
 
     fn fetch(&self, key: &PacketKey) -> Result<Option<Fetched>, String> {
         let Some(block) = self.known(&key.block) else { return Ok(None) };
-        let entry = || block.state.lock().packets.get(&key.packet).copied();
-        let mut found = entry();
+        let entry = || {
+            let state = block.state.lock();
+            match state.why_broken(key.packet) {
+                Some(reason) => Err(reason),
+                None => Ok(state.packets.get(&key.packet).copied()),
+            }
+        };
+        let mut found = entry()?;
         loop {
             // What is in the queue is in memory.
-            let written = found.filter(|entry| entry.written == entry.number);
-            let Some(Entry { number, place: Some(place), .. }) = written else { return Ok(None) };
+            let Some(place) = found.and_then(|entry| entry.written()) else { return Ok(None) };
             let read = self.shared.files.read(&key.block, &place);
-            let now = entry();
+            let now = entry()?;
             match read {
-                Ok(bytes) => return Ok(Some(Fetched { bytes, flags: place.flags, number })),
+                Ok(bytes) => {
+                    return Ok(Some(Fetched { bytes, flags: place.flags, number: place.number }));
+                }
                 // It was replaced, or its file written anew, in this moment.
                 Err(_) if now != found => found = now,
                 Err(error) => return Err(format!("reading it from the disk: {error}")),
             }
         }
+    }
+
+    fn length(&self, key: &PacketKey) -> Option<usize> {
+        let block = self.known(&key.block)?;
+        let state = block.state.lock();
+        Some(state.packets.get(&key.packet)?.written()?.length as usize)
     }
 
     fn is_current(&self, key: &PacketKey, number: u64) -> bool {
@@ -271,8 +295,8 @@ impl Shared {
         std::thread::scope(|scope| -> io::Result<()> {
             let work = || -> io::Result<()> {
                 loop {
-                    let Some(name) = names.lock().pop() else { return Ok(()) };
-                    self.replay_file(&name, &replayed)?;
+                    let Some((name, block)) = names.lock().pop() else { return Ok(()) };
+                    self.replay_file(&name, &block, &replayed)?;
                 }
             };
             let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
@@ -284,29 +308,55 @@ impl Shared {
         Ok(replayed.into_inner())
     }
 
-    fn replay_file(&self, name: &str, replayed: &Mutex<Replayed>) -> io::Result<()> {
-        let scanned = match replay::scan(&self.files.open_name(name)?)? {
-            replay::Found::Block(scanned) => scanned,
-            replay::Found::Nothing => {
-                self.files.remove_name(name);
+    fn replay_file(
+        &self,
+        name: &str,
+        block: &BlockName,
+        replayed: &Mutex<Replayed>,
+    ) -> io::Result<()> {
+        let scanned = self.files.open_to_read(name).and_then(|file| replay::scan(&file, block));
+        let scanned = match scanned {
+            Ok(replay::Found::Block(scanned)) => scanned,
+            Ok(replay::Found::Nothing) => return self.files.remove_name(name),
+            Ok(replay::Found::Unknown) => {
+                self.note_unknown(name, block, "its first bytes", replayed);
                 return Ok(());
             }
-            replay::Found::Unknown => {
-                replayed.lock().damaged.push(format!("{name}: its first bytes"));
+            Err(error) => {
+                self.note_unknown(name, block, &error.to_string(), replayed);
                 return Ok(());
             }
         };
+        let mut scanned = scanned;
+        let mut progress = Progress { end: scanned.end, durable: 0, said: 0, is_named: false };
+        if scanned.is_failed && scanned.damaged().is_empty() {
+            // What the system has of it in memory alone is written by nobody else.
+            let packets: Vec<_> = scanned.packets.iter().map(|(it, place)| (*it, *place)).collect();
+            let (_, now, places) = self.files.write_beside(block, &packets)?;
+            self.files.put_in_place(block)?;
+            for ((packet, _), place) in packets.iter().zip(places) {
+                scanned.packets.insert(*packet, place);
+            }
+            progress = now;
+        }
         let of = scanned.packets.values().map(|place| u64::from(place.length));
         {
             let mut replayed = replayed.lock();
             replayed.blocks += 1;
             replayed.bytes += of.sum::<u64>();
-            replayed.damaged.extend(scanned.damaged.iter().map(|what| format!("{name}: {what}")));
+            replayed.damaged.extend(scanned.damaged().iter().map(|what| format!("{name}: {what}")));
         }
-        let room = self.budget.hold(scanned.end);
-        let block = Arc::new(Block::replayed(scanned, room));
+        let room = self.budget.hold(progress.end);
+        let block = Arc::new(Block::replayed(scanned, progress, room));
         self.blocks.lock().insert(block.name, block);
         Ok(())
+    }
+
+    /// A file tells nothing of its block: it stays, and the block takes nothing until it is settled.
+    fn note_unknown(&self, name: &str, block: &BlockName, what: &str, replayed: &Mutex<Replayed>) {
+        replayed.lock().damaged.push(format!("{name}: {what}"));
+        let unknown = Block::unknown(*block, what, self.budget.hold(0));
+        self.blocks.lock().insert(*block, Arc::new(unknown));
     }
 }
 

@@ -3,9 +3,9 @@
 //! What came last may be torn: it was never promised, and is left out. What is broken before the
 //! point to which the file was durable was promised: it is named, and its file stays as it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 
 use super::format::{self, HEADER_BYTES, RECORD_BYTES, Record};
 use crate::key::{BlockName, PACKET_BYTES_MAX};
@@ -23,6 +23,8 @@ pub struct Place {
     pub flags: u32,
     /// Of its bytes.
     pub checksum: u32,
+    /// Number of the change that brought it.
+    pub number: u64,
 }
 
 /// What a file holds.
@@ -34,8 +36,12 @@ pub struct Scanned {
     pub packets: BTreeMap<u32, Place>,
     /// Where whole records end: what is behind is torn.
     pub end: u64,
-    /// What was promised and is broken, in words; empty where nothing is.
-    pub damaged: Vec<String>,
+    /// Packets that were promised, and whose bytes are others.
+    pub broken: BTreeSet<u32>,
+    /// Why records that were promised cannot be told any more, which may be of any packet.
+    pub torn: Option<String>,
+    /// A sync of it failed: what is not durable of it has to be written again.
+    pub is_failed: bool,
 }
 
 /// What is found in a file.
@@ -49,25 +55,33 @@ pub enum Found {
     Unknown,
 }
 
-/// Reads a file from its start to its end, and checks all that is in it.
+/// Reads the file of a block from its start to its end, and checks all that is in it.
 ///
 /// # Errors
 /// The disk gives its bytes not.
-pub fn scan(file: &File) -> io::Result<Found> {
+pub fn scan(file: &File, name: &BlockName) -> io::Result<Found> {
     let file_bytes = file.metadata()?.len();
     let mut input = io::BufReader::with_capacity(READ_BYTES, file);
     let mut header = [0; HEADER_BYTES];
     if file_bytes < HEADER_BYTES as u64 {
-        return Ok(Found::Nothing);
+        return Ok(if file_bytes == 0 { Found::Nothing } else { Found::Unknown });
     }
     input.read_exact(&mut header)?;
-    let Some(block) = format::block_of(&header) else {
+    let block = format::block_of(&header).filter(|block| block == name);
+    let Some(block) = block else {
         // Made, and never synced.
-        return Ok(if header == [0; HEADER_BYTES] { Found::Nothing } else { Found::Unknown });
+        let is_empty = header == [0; HEADER_BYTES] && is_zero(&mut input)?;
+        return Ok(if is_empty { Found::Nothing } else { Found::Unknown });
     };
     let durable = format::durable_bytes(&header);
-    let mut scanned =
-        Scanned { block, packets: BTreeMap::new(), end: HEADER_BYTES as u64, damaged: Vec::new() };
+    let mut scanned = Scanned {
+        block,
+        packets: BTreeMap::new(),
+        end: HEADER_BYTES as u64,
+        broken: BTreeSet::new(),
+        torn: None,
+        is_failed: format::is_failed(&header),
+    };
     let mut value = vec![0; PACKET_BYTES_MAX];
     let mut at = scanned.end;
     while let Some(record) = next_record(&mut input, file_bytes - at)? {
@@ -82,26 +96,48 @@ pub fn scan(file: &File) -> io::Result<Found> {
         if !is_whole && end > durable {
             break;
         }
-        let Record { packet, flags, checksum, .. } = record;
+        let Record { packet, flags, checksum, number, .. } = record;
+        // A later one takes its place.
+        scanned.packets.remove(&packet);
+        scanned.broken.remove(&packet);
         match record.length {
-            Some(_) if !is_whole => {
-                scanned.packets.remove(&packet);
-                scanned.damaged.push(format!("packet {packet}"));
-            }
+            Some(_) if !is_whole => drop(scanned.broken.insert(packet)),
             Some(length) => {
-                scanned.packets.insert(packet, Place { offset, length, flags, checksum });
-                // A later one takes its place.
-                scanned.damaged.retain(|it| *it != format!("packet {packet}"));
+                let place = Place { offset, length, flags, checksum, number };
+                scanned.packets.insert(packet, place);
             }
-            None => drop(scanned.packets.remove(&packet)),
+            None => {}
         }
         (at, scanned.end) = (end, end);
     }
     if at < durable {
-        scanned.damaged.push(format!("bytes {at} to {durable} of the file"));
+        scanned.torn = Some(format!("bytes {at} to {durable} of the file"));
         scanned.end = scanned.end.max(durable);
     }
     Ok(Found::Block(scanned))
+}
+
+impl Scanned {
+    /// What was promised and is broken, in words.
+    pub fn damaged(&self) -> Vec<String> {
+        let packets = self.broken.iter().map(|packet| format!("packet {packet}"));
+        packets.chain(self.torn.clone()).collect()
+    }
+}
+
+/// Whether nothing but zeros is left.
+fn is_zero(input: &mut impl BufRead) -> io::Result<bool> {
+    loop {
+        let there = input.fill_buf()?;
+        if there.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        let length = there.len();
+        if length == 0 {
+            return Ok(true);
+        }
+        input.consume(length);
+    }
 }
 
 /// The next record, if there is a whole one in what is left.

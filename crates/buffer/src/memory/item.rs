@@ -8,7 +8,8 @@ use super::budget::Room;
 /// Bytes that were stored. They stay as they are; who changes a value stores another one.
 pub struct Value {
     bytes: Vec<u8>,
-    room: Room,
+    /// `None` of one that is sent and not kept.
+    room: Option<Room>,
 }
 
 impl fmt::Debug for Value {
@@ -20,7 +21,12 @@ impl fmt::Debug for Value {
 impl Value {
     /// Of these bytes, for which `room` was taken.
     pub fn new(bytes: Vec<u8>, room: Room) -> Self {
-        Value { bytes, room }
+        Value { bytes, room: Some(room) }
+    }
+
+    /// Of bytes that are sent and not kept.
+    pub fn passing(bytes: Vec<u8>) -> Self {
+        Value { bytes, room: None }
     }
 
     /// The bytes.
@@ -30,7 +36,7 @@ impl Value {
 
     /// What it counts for.
     pub(super) fn counted_bytes(&self) -> u64 {
-        self.room.bytes()
+        self.room.as_ref().map_or(0, Room::bytes)
     }
 }
 

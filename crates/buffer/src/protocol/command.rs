@@ -126,13 +126,22 @@ pub enum Command<'a> {
         /// Bytes of the value.
         length: u64,
     },
-    /// `settle NAME PACKETS` of ours: the PFS has all packets of the block.
+    /// `settle NAME PACKETS NUMBER` of ours: the PFS has the first packets of the block, as they
+    /// were up to the change of that number.
     Settle {
         /// The name of the block.
         name: &'a [u8],
-        /// How many packets it has, here or on other servers.
+        /// How many packets.
         packets: u64,
+        /// Number of a change.
+        upto: u64,
     },
+    /// `number` of ours: that of the last change.
+    Number,
+    /// `hello NAME` of ours: what the client calls this connection.
+    Hello(&'a [u8]),
+    /// `fence NAME` of ours: the client gave that connection up.
+    Fence(&'a [u8]),
 }
 
 /// Reads a line, without its end.
@@ -194,9 +203,14 @@ fn manage<'a>(name: &[u8], rest: &[&'a [u8]]) -> Result<Command<'a>, Malformed> 
             Command::Flush { delay: signed(delay).ok_or(Fault::Line)?, is_quiet }
         }
         (b"lru_crawler", [b"metadump", b"all" | b"hash"]) => Command::Dump,
-        (b"settle", [name, packets]) => {
-            Command::Settle { name, packets: number(packets).ok_or(Fault::Line)? }
-        }
+        (b"settle", [name, packets, upto]) => Command::Settle {
+            name,
+            packets: number(packets).ok_or(Fault::Line)?,
+            upto: number(upto).ok_or(Fault::Line)?,
+        },
+        (b"number", []) => Command::Number,
+        (b"hello", [name]) => Command::Hello(checked(name)?),
+        (b"fence", [name]) => Command::Fence(checked(name)?),
         _ => return Err(Fault::Unknown.into()),
     })
 }

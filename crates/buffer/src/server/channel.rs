@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::wire::Wire;
 use crate::memory::Value;
@@ -12,7 +12,7 @@ const INPUT_BYTES: usize = 16 << 10;
 /// A line that is longer than this asks for many keys, or is none.
 const LINE_BYTES_MAX: usize = 2048;
 /// The same of a line that asks for many keys.
-const KEYS_BYTES_MAX: usize = 4 << 20;
+const KEYS_BYTES_MAX: usize = 256 << 10;
 /// Answers that are gathered before they are sent.
 const OUTPUT_BYTES: usize = 256 << 10;
 const SLICES_MAX: usize = 64;
@@ -47,7 +47,7 @@ impl Channel<'static> {
     ///
     /// # Errors
     /// The socket takes no settings.
-    pub fn new(stream: TcpStream, message_timeout: Duration) -> io::Result<Self> {
+    pub fn new(stream: Arc<TcpStream>, message_timeout: Duration) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(message_timeout))?;
         Ok(Channel::over(Box::new(stream), message_timeout))
@@ -91,7 +91,7 @@ impl<'a> Channel<'a> {
     }
 
     /// Reads a value of `length` bytes and the end of its line; `None` where that is something
-    /// else.
+    /// else. All of it has to come within the timeout: room is held for it.
     ///
     /// # Errors
     /// The connection ended or broke.
@@ -104,8 +104,13 @@ impl<'a> Channel<'a> {
         if known < length {
             self.flush()?;
         }
+        let until = Instant::now() + self.message_timeout;
         while known < length {
-            match self.wire.read(&mut value[known..], Some(self.message_timeout))? {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            match self.wire.read(&mut value[known..], Some(left))? {
                 0 => return Err(ErrorKind::UnexpectedEof.into()),
                 more => known += more,
             }

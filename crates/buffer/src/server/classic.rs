@@ -22,10 +22,11 @@ pub fn get(
 ) -> io::Result<()> {
     let expires = expires.map(|time| session.expires(time));
     for key in keys {
-        if let Err(reason) = session.shared.bring(key) {
-            return session.channel.text(&format!("SERVER_ERROR {reason}\r\n"));
-        }
-        let found = session.shared.find(key, expires);
+        let (found, passes) = match session.shared.look_up(key, |shared| shared.find(key, expires))
+        {
+            Ok(found) => found,
+            Err(reason) => return session.channel.text(&format!("SERVER_ERROR {reason}\r\n")),
+        };
         let Some(item) = found else { continue };
         let channel = &mut session.channel;
         channel.text("VALUE ")?;
@@ -33,6 +34,9 @@ pub fn get(
         let cas = if with_cas { format!(" {}", item.cas) } else { String::new() };
         channel.text(&format!(" {} {}{cas}\r\n", item.flags, item.value.bytes().len()))?;
         channel.send(&item.value)?;
+        if passes.is_some() {
+            channel.flush()?;
+        }
     }
     session.channel.text("END\r\n")
 }
@@ -72,8 +76,11 @@ pub fn store(session: &mut Session<'_>, store: &Store<'_>) -> io::Result<()> {
 
 /// `delete`.
 pub fn delete(session: &mut Session<'_>, key: &[u8], is_quiet: bool) -> io::Result<()> {
-    let answer = if session.shared.remove(key) { "DELETED" } else { "NOT_FOUND" };
-    session.say(answer, is_quiet)
+    match session.remove(key, false)? {
+        Ok(true) => session.say("DELETED", is_quiet),
+        Ok(false) => session.say("NOT_FOUND", is_quiet),
+        Err(reason) => session.say(&format!("SERVER_ERROR {reason}"), is_quiet),
+    }
 }
 
 /// `incr`, `decr`.
@@ -119,8 +126,11 @@ pub fn touch(
     is_quiet: bool,
 ) -> io::Result<()> {
     let expires = session.expires(expires);
-    let is_there = session.shared.find(key, Some(expires)).is_some();
-    session.say(if is_there { "TOUCHED" } else { "NOT_FOUND" }, is_quiet)
+    match session.shared.look_up(key, |shared| shared.find(key, Some(expires))) {
+        Ok((Some(_), _)) => session.say("TOUCHED", is_quiet),
+        Ok((None, _)) => session.say("NOT_FOUND", is_quiet),
+        Err(reason) => session.say(&format!("SERVER_ERROR {reason}"), is_quiet),
+    }
 }
 
 /// `flush_all`: at once, or never: what is stored until then could not be told apart.
@@ -203,12 +213,5 @@ impl super::Shared {
         let counter = if found.is_some() { &self.counters.hits } else { &self.counters.misses };
         counter.fetch_add(1, Ordering::Relaxed);
         found
-    }
-
-    /// Removes an item; whether there was one.
-    pub fn remove(&self, key: &[u8]) -> bool {
-        let was_in_memory = self.memory.with(key, |slot| slot.remove()).is_some();
-        let was_kept = self.note_removed(key);
-        was_in_memory || was_kept
     }
 }

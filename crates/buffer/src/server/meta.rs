@@ -4,9 +4,10 @@ use std::io;
 use std::time::Duration;
 
 use super::classic::{facts, no_number};
+use super::packets::Brought;
 use super::session::{Came, Coming, ONLY_SET, Session};
 use super::storing::{self, Change, Changed, Counted, Counting};
-use crate::key::PacketKey;
+use crate::key::{PacketKey, is_of_blocks};
 use crate::memory::{Item, Value};
 use crate::protocol::{MetaFlags, Mode};
 
@@ -64,10 +65,24 @@ struct Found {
 }
 
 fn get(session: &mut Session<'_>, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Result<()> {
-    if let Err(reason) = session.shared.bring(key.0) {
-        return session.channel.text(&format!("SERVER_ERROR {reason}\r\n"));
-    }
-    let Some(found) = find(session, key, flags)? else {
+    let (found, passes) = loop {
+        match session.shared.bring(key.0) {
+            Err(reason) => return session.channel.text(&format!("SERVER_ERROR {reason}\r\n")),
+            Ok(Brought::Passing(item, passes)) => {
+                session.shared.note_passing();
+                let (mut item, now) = (*item, session.shared.memory.now());
+                let told = look(&mut item, now, (key, flags), &[]);
+                break (Some(Found { item, told }), Some(passes));
+            }
+            Ok(Brought::AsItIs) => {
+                let found = find(session, key, flags)?;
+                if found.is_some() || !session.shared.is_elsewhere(key.0) {
+                    break (found, None);
+                }
+            }
+        }
+    };
+    let Some(found) = found else {
         return if flags.has(b'q') { Ok(()) } else { answer(session, "EN", key, flags) };
     };
     let value = &found.item.value;
@@ -77,7 +92,8 @@ fn get(session: &mut Session<'_>, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Re
     }
     session.channel.text(&format!("VA {}", value.bytes().len()))?;
     session.channel.raw(&[&found.told[..], b"\r\n"].concat())?;
-    session.channel.send(value)
+    session.channel.send(value)?;
+    if passes.is_some() { session.channel.flush() } else { Ok(()) }
 }
 
 /// Looks an item up, and makes one where the flags ask for it.
@@ -221,6 +237,9 @@ enum Deleted {
 
 fn delete(session: &mut Session<'_>, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Result<()> {
     let (empties, invalidates) = (flags.has(b'x'), flags.has(b'I'));
+    if is_of_blocks(key.0) {
+        return delete_packet(session, key, flags);
+    }
     let expires = flags.time(b'T').map(|time| session.expires(time));
     let memory = &session.shared.memory;
     let room = match empties {
@@ -230,7 +249,6 @@ fn delete(session: &mut Session<'_>, key: Key<'_>, flags: &MetaFlags<'_>) -> io:
     if empties && room.is_none() {
         return session.say(NO_ROOM, false);
     }
-    let mut is_removed = false;
     let deleted = memory.with(key.0, |slot| {
         let Some(item) = slot.peek() else { return Deleted::Missing };
         if flags.number(b'C').is_some_and(|cas| cas != item.cas) {
@@ -238,7 +256,6 @@ fn delete(session: &mut Session<'_>, key: Key<'_>, flags: &MetaFlags<'_>) -> io:
         }
         if !(empties || invalidates) {
             slot.remove();
-            is_removed = true;
             return Deleted::Done;
         }
         let mut item = item.clone();
@@ -256,14 +273,24 @@ fn delete(session: &mut Session<'_>, key: Key<'_>, flags: &MetaFlags<'_>) -> io:
         slot.put(item);
         Deleted::Done
     });
-    if is_removed {
-        session.shared.note_removed(key.0);
-    }
     match deleted {
         Deleted::Other => answer(session, "EX", key, flags),
         Deleted::Done if flags.has(b'q') => Ok(()),
         Deleted::Done => answer(session, "HD", key, flags),
         Deleted::Missing => answer(session, "NF", key, flags),
+    }
+}
+
+/// A packet is removed as a whole, whatever it is.
+fn delete_packet(session: &mut Session<'_>, key: Key<'_>, flags: &MetaFlags<'_>) -> io::Result<()> {
+    if flags.has(b'x') || flags.has(b'I') || flags.number(b'C').is_some() {
+        return session.say(ONLY_SET, false);
+    }
+    match session.remove(key.0, flags.has(b'q'))? {
+        Ok(true) if flags.has(b'q') => Ok(()),
+        Ok(true) => answer(session, "HD", key, flags),
+        Ok(false) => answer(session, "NF", key, flags),
+        Err(reason) => session.say(&format!("SERVER_ERROR {reason}"), false),
     }
 }
 

@@ -7,7 +7,9 @@
 mod channel;
 mod classic;
 mod counters;
+mod fences;
 mod meta;
+mod packets;
 mod session;
 mod storing;
 mod wire;
@@ -18,16 +20,19 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use rustix::process::{Resource, getrlimit};
 
 use self::channel::Channel;
 use self::counters::Counters;
+use self::fences::Fences;
+use self::packets::{Passing, Stripes};
 use self::session::{Session, is_usual_end};
 use self::wire::Message;
 use crate::key::{BlockName, PACKET_BYTES_MAX, PacketKey};
-use crate::memory::{Item, Memory, Usage, Value};
+use crate::memory::{Memory, NUMBER_BITS, Room, Usage, Value};
 
 /// How a server works.
 #[derive(Clone, Debug)]
@@ -53,32 +58,58 @@ impl Default for Settings {
     }
 }
 
-/// What else becomes of packets that are owed to the PFS.
+/// A packet that is handed to a keeper.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept<'a> {
+    /// Its key.
+    pub key: &'a PacketKey,
+    /// The client's flags.
+    pub flags: u32,
+    /// Its value.
+    pub value: &'a Arc<Value>,
+    /// Number of the change that brings it.
+    pub number: u64,
+}
+
+/// What else becomes of packets that are owed to the PFS. Calls that change a block come one after
+/// the other, in the order in which its packets change in memory, and do not wait; `reserve`,
+/// `sync` and `fetch` may.
 pub trait Keeper: Send + Sync {
-    /// Keeps a packet that is in memory. With `is_sync` it, and what was kept of its block before,
-    /// is as safe as this keeper makes it when this returns.
+    /// Takes room for a packet of so many bytes, before anything of it is changed.
     ///
     /// # Errors
-    /// It is not, for this reason, in one line.
-    fn keep(
-        &self,
-        key: &PacketKey,
-        flags: u32,
-        value: &Arc<Value>,
-        is_sync: bool,
-    ) -> Result<(), String>;
+    /// There was none until then, for this reason, in one line.
+    fn reserve(&self, length: usize, until: Instant) -> Result<Option<Room>, String>;
+
+    /// Whether a block takes packets.
+    ///
+    /// # Errors
+    /// It does not, for this reason.
+    fn check(&self, block: &BlockName) -> Result<(), String>;
+
+    /// Keeps a packet that is in memory, in room that was taken.
+    fn keep(&self, kept: Kept<'_>, room: Option<Room>);
+
+    /// Makes all that became of a block as safe as this keeper makes it.
+    ///
+    /// # Errors
+    /// It is not, for this reason.
+    fn sync(&self, block: &BlockName) -> Result<(), String>;
 
     /// A packet was removed, or is not owed any more; whether it was kept.
     fn removed(&self, key: &PacketKey) -> bool;
 
-    /// The PFS has a block.
-    fn settled(&self, block: &BlockName);
+    /// The PFS has the first packets of a block, as they were up to a change; how many were kept.
+    fn settled(&self, block: &BlockName, packets: u32, upto: u64) -> usize;
 
     /// A packet that is not in memory; `None` where it is not kept either.
     ///
     /// # Errors
     /// It is kept, and cannot be had, for this reason.
     fn fetch(&self, key: &PacketKey) -> Result<Option<Fetched>, String>;
+
+    /// Length of what `fetch` would bring.
+    fn length(&self, key: &PacketKey) -> Option<usize>;
 
     /// Whether what was fetched by this number is still the packet.
     fn is_current(&self, key: &PacketKey, number: u64) -> bool;
@@ -106,7 +137,17 @@ pub struct Fetched {
 pub struct InMemory;
 
 impl Keeper for InMemory {
-    fn keep(&self, _: &PacketKey, _: u32, _: &Arc<Value>, _: bool) -> Result<(), String> {
+    fn reserve(&self, _: usize, _: Instant) -> Result<Option<Room>, String> {
+        Ok(None)
+    }
+
+    fn check(&self, _: &BlockName) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn keep(&self, _: Kept<'_>, _: Option<Room>) {}
+
+    fn sync(&self, _: &BlockName) -> Result<(), String> {
         Ok(())
     }
 
@@ -114,10 +155,16 @@ impl Keeper for InMemory {
         false
     }
 
-    fn settled(&self, _: &BlockName) {}
+    fn settled(&self, _: &BlockName, _: u32, _: u64) -> usize {
+        0
+    }
 
     fn fetch(&self, _: &PacketKey) -> Result<Option<Fetched>, String> {
         Ok(None)
+    }
+
+    fn length(&self, _: &PacketKey) -> Option<usize> {
+        None
     }
 
     fn is_current(&self, _: &PacketKey, _: u64) -> bool {
@@ -142,22 +189,16 @@ pub struct Shared {
     /// What else becomes of it.
     pub keeper: Box<dyn Keeper>,
     counters: Counters,
-    connections: Mutex<HashMap<u64, TcpStream>>,
+    /// Taken by who changes packets of a block: memory and keeper change in one order.
+    stripes: Stripes,
+    /// Values that are sent and not kept, for want of memory.
+    passing: Passing,
+    fences: Fences,
+    connections: Mutex<HashMap<u64, Arc<TcpStream>>>,
     is_stopping: AtomicBool,
 }
 
 impl Shared {
-    /// The PFS has all packets of a block: they may be evicted. How many there were.
-    pub fn settle(&self, block: &BlockName, packets: u32) -> u64 {
-        let settle = |packet| {
-            let key = PacketKey { block: *block, packet }.to_string();
-            self.memory.with(key.as_bytes(), |slot| slot.settle())
-        };
-        let settled = (0..packets).filter(|packet| settle(*packet)).count();
-        self.keeper.settled(block);
-        settled as u64
-    }
-
     /// Obeys the commands of a message; the answers, of up to so many bytes.
     ///
     /// # Errors
@@ -165,34 +206,8 @@ impl Shared {
     pub fn obey(self: &Arc<Self>, commands: &[u8], answers_max: usize) -> io::Result<Vec<u8>> {
         let mut message = Message { commands, answers: Vec::new(), answers_max };
         let channel = Channel::over(Box::new(&mut message), self.settings.message_timeout);
-        Session { shared: self.clone(), channel }.run()?;
+        Session::new(self.clone(), channel).run()?;
         Ok(message.answers)
-    }
-
-    /// Whether something was kept under a key that was removed.
-    fn note_removed(&self, key: &[u8]) -> bool {
-        PacketKey::parse(key).is_some_and(|packet| self.keeper.removed(&packet))
-    }
-
-    /// Brings a packet into memory that is kept elsewhere; nothing else.
-    fn bring(&self, key: &[u8]) -> Result<(), String> {
-        let Some(packet) = PacketKey::parse(key) else { return Ok(()) };
-        if self.memory.with(key, |slot| slot.peek().is_some()) {
-            return Ok(());
-        }
-        let Some(Fetched { bytes, flags, number }) = self.keeper.fetch(&packet)? else {
-            return Ok(());
-        };
-        let room = self.memory.take_room(bytes.len(), self.settings.patience);
-        let room = room.map_err(|_| "no memory to read it from the disk".to_owned())?;
-        let value = Arc::new(Value::new(bytes, room));
-        self.memory.with(key, |slot| {
-            // A newer one may have come, and been evicted.
-            if slot.peek().is_none() && self.keeper.is_current(&packet, number) {
-                slot.put(Item::plain(value, flags, self.memory.next_cas(), slot.now()));
-            }
-        });
-        Ok(())
     }
 }
 
@@ -215,11 +230,18 @@ impl Server {
         keeper: Box<dyn Keeper>,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
+        if keeper.place() == "memory" {
+            memory.number_from(first_number());
+        }
+        let settings = within_descriptors(settings);
         let shared = Arc::new(Shared {
             memory,
             settings,
             keeper,
             counters: Counters::default(),
+            stripes: Stripes::default(),
+            passing: Passing::default(),
+            fences: Fences::default(),
             connections: Mutex::default(),
             is_stopping: AtomicBool::new(false),
         });
@@ -292,6 +314,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 
 /// Serves a connection by a thread of its own.
 fn serve(shared: &Arc<Shared>, stream: TcpStream, number: u64) -> io::Result<()> {
+    let stream = Arc::new(stream);
     {
         let mut connections = shared.connections.lock();
         if connections.len() >= shared.settings.connections_max {
@@ -299,7 +322,7 @@ fn serve(shared: &Arc<Shared>, stream: TcpStream, number: u64) -> io::Result<()>
             shared.counters.refused.fetch_add(1, Ordering::Relaxed);
             return refuse(&stream);
         }
-        connections.insert(number, stream.try_clone()?);
+        connections.insert(number, stream.clone());
     }
     shared.counters.connections.fetch_add(1, Ordering::Relaxed);
     let served = Served { shared: shared.clone(), number };
@@ -311,13 +334,30 @@ fn serve(shared: &Arc<Shared>, stream: TcpStream, number: u64) -> io::Result<()>
             Ok(channel) => channel,
             Err(error) => return tracing::warn!(%error, "a connection takes no settings"),
         };
-        if let Err(error) = (Session { shared, channel }).run()
+        if let Err(error) = Session::new(shared, channel).run()
             && !is_usual_end(&error)
         {
             tracing::info!(%error, "a connection of the burst buffer ended");
         }
     })?;
     Ok(())
+}
+
+/// Numbers of changes are no lower than those of an earlier server in whose memory alone packets
+/// were: what is told to be settled up to one of its numbers is nothing that came since.
+fn first_number() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.as_secs() << NUMBER_BITS
+}
+
+/// Connections take no more than half of the descriptors of this process.
+fn within_descriptors(settings: Settings) -> Settings {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most = usize::try_from(limit / 2).unwrap_or(usize::MAX);
+    if settings.connections_max > most {
+        tracing::warn!(connections_max = most, limit, "fewer connections: raise `ulimit -n`");
+    }
+    Settings { connections_max: settings.connections_max.min(most), ..settings }
 }
 
 fn refuse(mut stream: &TcpStream) -> io::Result<()> {

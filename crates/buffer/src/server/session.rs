@@ -1,14 +1,17 @@
 //! [`Session`]: one connection of a client, from its first command to its last.
 
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::channel::Channel;
+use super::fences::Fence;
+use super::packets::Arrived;
 use super::storing::{self, Change, Changed, Expires};
 use super::{Shared, classic, meta};
-use crate::key::{BlockName, PACKETS_MAX, PacketKey, flag};
+use crate::key::{BlockName, PACKET_BYTES_MAX, PACKETS_MAX, PacketKey, flag, is_of_blocks};
 use crate::memory::{Room, Value};
 use crate::protocol::{Command, Malformed, Mode, parse};
 
@@ -17,6 +20,9 @@ const RELATIVE_MAX_S: i64 = 60 * 60 * 24 * 30;
 
 /// Packets are whole, each time.
 pub const ONLY_SET: &str = "CLIENT_ERROR a packet of a block is stored by set alone";
+const NO_PACKET: &str = "CLIENT_ERROR no key of a packet";
+const DURABLE_IS_OWED: &str = "CLIENT_ERROR what is to be durable is owed";
+const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 
 /// See the module's documentation.
 pub struct Session<'a> {
@@ -24,6 +30,12 @@ pub struct Session<'a> {
     pub shared: Arc<Shared>,
     /// The connection.
     pub channel: Channel<'a>,
+    /// Whether what comes by it is carried out.
+    pub fence: Arc<Fence>,
+    /// Until when what comes waits for room, since something of what was sent at once did.
+    patience_ends: Option<Instant>,
+    /// Blocks of which packets were removed, and who did it has no answer yet.
+    unsynced: BTreeSet<BlockName>,
 }
 
 /// A value that comes, and where it goes.
@@ -42,6 +54,14 @@ pub enum Came {
     Changed(Changed),
     /// It was not, for this reason, which is an answer.
     Refused(String),
+}
+
+impl<'a> Session<'a> {
+    /// One that begins.
+    pub fn new(shared: Arc<Shared>, channel: Channel<'a>) -> Self {
+        let (fence, unsynced) = (Arc::default(), BTreeSet::new());
+        Session { shared, channel, fence, patience_ends: None, unsynced }
+    }
 }
 
 impl Session<'_> {
@@ -84,14 +104,25 @@ impl Session<'_> {
             }
             Command::Verbosity { is_quiet } => self.say("OK", is_quiet),
             Command::Quit => Ok(()),
-            Command::MetaNothing => self.channel.text("MN\r\n"),
+            Command::MetaNothing => self.end_of_batch(),
             Command::Meta { letter, key, key_word, flags } => {
                 meta::obey(self, letter, (&key, key_word), &flags)
             }
             Command::MetaSet { key, key_word, flags, length } => {
                 meta::set(self, (&key, key_word), &flags, length)
             }
-            Command::Settle { name, packets } => self.settle(name, packets),
+            Command::Settle { name, packets, upto } => self.settle(name, packets, upto),
+            Command::Number => {
+                self.channel.text(&format!("NUMBER {}\r\n", self.shared.memory.last_cas()))
+            }
+            Command::Hello(name) => match self.shared.fences.name(name, &self.fence) {
+                true => self.channel.text("HELLO\r\n"),
+                false => self.channel.text("SERVER_ERROR too many names of connections\r\n"),
+            },
+            Command::Fence(name) => {
+                self.shared.fences.raise(name);
+                self.channel.text("FENCED\r\n")
+            }
         }
     }
 
@@ -115,18 +146,63 @@ impl Session<'_> {
         }
     }
 
+    /// Answers that all before is done: what was removed is gone for good.
+    fn end_of_batch(&mut self) -> io::Result<()> {
+        self.patience_ends = None;
+        match self.sync_removed() {
+            Ok(()) => self.channel.text("MN\r\n"),
+            Err(reason) => self.channel.text(&format!("SERVER_ERROR {reason}\r\nMN\r\n")),
+        }
+    }
+
+    /// Makes what was removed gone for good; the reason where it is not.
+    pub fn sync_removed(&mut self) -> Result<(), String> {
+        let blocks = std::mem::take(&mut self.unsynced);
+        blocks.iter().try_for_each(|block| self.shared.keeper.sync(block))
+    }
+
+    /// Removes an item; whether there was one. With `is_batch` a packet is gone for good at the end
+    /// of the batch only, else now.
+    pub fn remove(&mut self, key: &[u8], is_batch: bool) -> io::Result<Result<bool, String>> {
+        let Some(packet) = PacketKey::parse(key) else {
+            return Ok(Ok(self.shared.memory.with(key, |slot| slot.remove()).is_some()));
+        };
+        let was_there = self.shared.remove_packet(&packet, &self.fence)?;
+        if was_there {
+            self.unsynced.insert(packet.block);
+        }
+        Ok(if is_batch { Ok(was_there) } else { self.sync_removed().map(|()| was_there) })
+    }
+
     /// Reads a value and stores it.
     pub fn take(&mut self, coming: Coming<'_>) -> io::Result<Came> {
         let Coming { key, mut change, length } = coming;
         let packet = PacketKey::parse(key);
         let is_set = change.mode == Mode::Set && change.cas.is_none();
         change.is_owed = packet.is_some() && is_set && change.flags & flag::OWED != 0;
-        if packet.is_some() && !is_set {
+        let is_sync = change.flags & flag::SYNC != 0;
+        let wrong = match packet {
+            None if is_of_blocks(key) => Some(NO_PACKET),
+            Some(_) if !is_set => Some(ONLY_SET),
+            Some(_) if is_sync && !change.is_owed => Some(DURABLE_IS_OWED),
+            Some(_) if length > PACKET_BYTES_MAX as u64 => Some(TOO_LARGE),
+            _ => None,
+        };
+        if let Some(wrong) = wrong {
             self.channel.skip(length.saturating_add(2))?;
-            return Ok(Came::Refused(ONLY_SET.into()));
+            return Ok(Came::Refused(wrong.to_owned()));
         }
-        let room = match self.room_for(length, change.is_owed) {
-            Ok(room) => room,
+        // Of all that is taken room is taken before anything is changed.
+        let rooms = self.room_for(length, change.is_owed).and_then(|room| {
+            let until = self.patience_end();
+            let kept = match change.is_owed {
+                true => self.shared.keeper.reserve(length as usize, until),
+                false => Ok(None),
+            };
+            kept.map(|kept| (room, kept)).map_err(|reason| format!("SERVER_ERROR {reason}"))
+        });
+        let (room, kept_room) = match rooms {
+            Ok(rooms) => rooms,
             Err(refusal) => {
                 self.channel.skip(length.saturating_add(2))?;
                 self.forget_old(key, &change);
@@ -136,32 +212,38 @@ impl Session<'_> {
         let Some(bytes) = self.channel.value(length as usize)? else {
             return Ok(Came::Refused("CLIENT_ERROR bad data chunk".into()));
         };
-        if packet.is_some() && !flag::agrees(change.flags, &bytes) {
+        if packet.is_some() && !flag::agrees(change.flags, key, &bytes) {
             return Ok(Came::Refused("CLIENT_ERROR the packet was changed on its way".into()));
         }
         self.shared.counters.set.fetch_add(1, Ordering::Relaxed);
         let value = Value::new(bytes, room);
-        let changed = match storing::store(&self.shared.memory, key, &change, value) {
-            Ok(changed) => changed,
-            Err(full) => return Ok(Came::Refused(out_of_memory(&full, false))),
+        let Some(packet) = packet else {
+            return Ok(match storing::store(&self.shared.memory, key, &change, value) {
+                Ok(changed) => Came::Changed(changed),
+                Err(full) => Came::Refused(out_of_memory(&full, false)),
+            });
         };
-        if let (Some(packet), Changed::Made(_, value)) = (packet, &changed) {
-            let is_sync = change.flags & flag::SYNC != 0;
-            let keeper = &self.shared.keeper;
-            if !change.is_owed {
-                keeper.removed(&packet);
-            } else if let Err(reason) = keeper.keep(&packet, change.flags, value, is_sync) {
-                return Ok(Came::Refused(format!("SERVER_ERROR {reason}")));
-            }
-        }
-        Ok(Came::Changed(changed))
+        let arrived = Arrived { key: packet, change: &change, room: kept_room, fence: &self.fence };
+        Ok(match self.shared.store(arrived, value, is_sync)? {
+            Ok(changed) => Came::Changed(changed),
+            Err(reason) => Came::Refused(format!("SERVER_ERROR {reason}")),
+        })
     }
 
-    fn room_for(&self, length: u64, is_owed: bool) -> Result<Room, String> {
+    /// Until when what comes now waits for room: what was sent at once waits once.
+    fn patience_end(&mut self) -> Instant {
+        let patience = self.shared.settings.patience;
+        *self.patience_ends.get_or_insert_with(|| Instant::now() + patience)
+    }
+
+    fn room_for(&mut self, length: u64, is_owed: bool) -> Result<Room, String> {
         if length > self.shared.settings.value_bytes_max {
-            return Err("SERVER_ERROR object too large for cache".into());
+            return Err(TOO_LARGE.into());
         }
-        let patience = if is_owed { self.shared.settings.patience } else { Duration::ZERO };
+        let patience = match is_owed {
+            true => self.patience_end().saturating_duration_since(Instant::now()),
+            false => Duration::ZERO,
+        };
         let room = self.shared.memory.take_room(length as usize, patience);
         room.map_err(|full| out_of_memory(&full, is_owed))
     }
@@ -178,14 +260,16 @@ impl Session<'_> {
         }
     }
 
-    /// The PFS has all packets of a block.
-    fn settle(&mut self, name: &[u8], packets: u64) -> io::Result<()> {
+    /// The PFS has packets of a block.
+    fn settle(&mut self, name: &[u8], packets: u64, upto: u64) -> io::Result<()> {
         let packets = u32::try_from(packets).ok().filter(|packets| *packets <= PACKETS_MAX);
         let (Some(block), Some(packets)) = (BlockName::parse(name), packets) else {
             return self.channel.text("CLIENT_ERROR no name of a block, or too many packets\r\n");
         };
-        let settled = self.shared.settle(&block, packets);
-        self.channel.text(&format!("SETTLED {settled}\r\n"))
+        match self.shared.settle(&block, packets, upto) {
+            Ok(settled) => self.channel.text(&format!("SETTLED {settled}\r\n")),
+            Err(reason) => self.channel.text(&format!("SERVER_ERROR {reason}\r\n")),
+        }
     }
 }
 
@@ -193,8 +277,8 @@ fn out_of_memory(full: &crate::memory::Full, is_owed: bool) -> String {
     let usage = full.0;
     match is_owed {
         true => format!(
-            "SERVER_ERROR full: {} of {} bytes are owed to the PFS",
-            usage.owed_bytes, usage.capacity_bytes
+            "SERVER_ERROR full: {} of {} bytes of its memory are owed to the PFS, {} are in use",
+            usage.owed_bytes, usage.capacity_bytes, usage.used_bytes
         ),
         false => "SERVER_ERROR out of memory storing object".into(),
     }
@@ -204,6 +288,9 @@ fn out_of_memory(full: &crate::memory::Full, is_owed: bool) -> String {
 pub fn is_usual_end(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof
+        ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe
+            | ErrorKind::UnexpectedEof
     )
 }

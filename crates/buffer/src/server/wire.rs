@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// See the module's documentation.
@@ -19,11 +20,11 @@ pub trait Wire: Send {
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 }
 
-impl Wire for TcpStream {
+impl Wire for Arc<TcpStream> {
     fn read(&mut self, into: &mut [u8], wait: Option<Duration>) -> io::Result<usize> {
         self.set_read_timeout(wait)?;
         loop {
-            match Read::read(self, into) {
+            match Read::read(&mut &**self, into) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 other => return other,
             }
@@ -31,7 +32,7 @@ impl Wire for TcpStream {
     }
 
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        Write::write_vectored(self, parts)
+        Write::write_vectored(&mut &**self, parts)
     }
 }
 
