@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -335,6 +335,49 @@ fn two_servers_do_not_use_one_directory() {
     let second = Disk::open(&settings(directory.path(), 1 << 20), memory);
     let error = second.map(drop).unwrap_err().to_string();
     assert!(error.contains("another buffer server"), "{error}");
+}
+
+#[test]
+fn what_was_settled_or_removed_does_not_come_back_when_the_server_dies() {
+    let directory = TempDir::new().unwrap();
+    let fixture = Fixture::new(directory.path());
+    for block in 0..40 {
+        (0..2).for_each(|packet| fixture.store(&key(block, packet), &[7; 9000], false).unwrap());
+    }
+    for block in 0..40 {
+        match block % 2 {
+            0 => fixture.settle(block),
+            _ => {
+                assert!(fixture.disk.removed(&key(block, 0)));
+                fixture.disk.sync(&key(block, 0).block).unwrap();
+            }
+        }
+    }
+    let image = copy(directory.path());
+    let again = Fixture::new(image.path());
+    for block in 0..40 {
+        let found = [0, 1].map(|packet| again.fetched(&key(block, packet)).is_some());
+        assert_eq!(found, [false, block % 2 == 1], "block {block}");
+    }
+}
+
+#[test]
+fn a_block_whose_sync_failed_is_written_anew_by_the_next_server() {
+    let directory = TempDir::new().unwrap();
+    let fixture = Fixture::new(directory.path());
+    fixture.store(&key(0, 0), b"bytes", true).unwrap();
+    drop(fixture);
+    let path = directory.path().join(format!("{:016x}-0.block", 0xabc));
+    let number = || std::fs::metadata(&path).unwrap().ino();
+    let before = number();
+    assert!(Fixture::new(directory.path()).fetched(&key(0, 0)).is_some());
+    assert_eq!(number(), before);
+    // As a server notes it.
+    File::options().write(true).open(&path).unwrap().write_all_at(&[1], 28).unwrap();
+    let again = Fixture::new(directory.path());
+    assert_eq!(again.fetched(&key(0, 0)), Some(b"bytes".to_vec()));
+    assert_ne!(number(), before, "what the system has in memory alone nobody else writes");
+    again.store(&key(0, 1), b"more", true).unwrap();
 }
 
 /// Of what was not synced a later record may be whole and an earlier one torn.

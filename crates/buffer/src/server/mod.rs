@@ -261,6 +261,11 @@ impl Server {
         self.shared.memory.usage()
     }
 
+    /// Connections that it serves.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.lock().len()
+    }
+
     /// Its memory and what it does.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
