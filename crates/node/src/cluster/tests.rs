@@ -38,9 +38,9 @@ impl Fixture {
         let key_file = directory.path().join(".key");
         std::fs::write(&key_file, [1; 32]).unwrap();
         std::fs::set_permissions(&key_file, Permissions::from_mode(0o600)).unwrap();
-        let [high, low] = ((std::process::id() & 0xffff) as u16).to_be_bytes();
+        let (high, low) = (std::process::id() >> 8, std::process::id() & 0xff);
         let host = NEXT.fetch_add(2, Ordering::Relaxed) % 200 + 20;
-        let address = |more| format!("127.{}.{low}.{}", 192 + high / 8, host + more);
+        let address = |more| format!("127.{}.{low}.{}", 192 + high % 32, host + more);
         let socket = directory.path().join(".socket");
         let defaults = tidepool_proto::resolve::defaults(directory.path(), &socket, 64 << 20);
         let mut config = defaults.unwrap();

@@ -40,8 +40,9 @@ pub fn member_list(count: usize) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let (process, group) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let host = |node: usize| {
-        let [high, low] = ((process & 0xffff) as u16).to_be_bytes();
-        format!("n{node}=127.{}.{}.{}", 64 + high / 2, low, (group as usize * 8 + node) % 250 + 2)
+        // Processes that run at the same time differ in these bits of their numbers.
+        let (high, low) = (64 + (process >> 8) % 128, process & 0xff);
+        format!("n{node}=127.{high}.{low}.{}", (group as usize * 8 + node) % 250 + 2)
     };
     (0..count).map(host).collect::<Vec<_>>().join(",")
 }
