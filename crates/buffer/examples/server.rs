@@ -33,6 +33,7 @@ fn main() -> std::io::Result<()> {
             let (disk, replayed) = Disk::open(&of_disk, memory.clone())?;
             println!("replayed {} blocks, {} bytes", replayed.blocks, replayed.bytes);
             replayed.damaged.iter().for_each(|what| println!("damaged: {what}"));
+            replayed.set_aside.iter().for_each(|file| println!("set aside: {file}"));
             Box::new(disk)
         }
     };

@@ -362,6 +362,25 @@ fn what_was_settled_or_removed_does_not_come_back_when_the_server_dies() {
 }
 
 #[test]
+fn a_file_that_was_never_synced_is_set_aside_and_its_block_begins_anew() {
+    let directory = TempDir::new().unwrap();
+    let name = |block: u64| format!("{:016x}-{block}.block", 0xabc);
+    let contents = [[vec![0; 64], b"bytes".to_vec()].concat(), vec![7; 9], vec![0; 500], vec![]];
+    for (block, bytes) in (0..).zip(&contents) {
+        std::fs::write(directory.path().join(name(block)), bytes).unwrap();
+    }
+    let fixture = Fixture::new(directory.path());
+    let mut aside = fixture.replayed.set_aside.clone();
+    aside.sort();
+    assert_eq!(aside, [0, 1].map(|block| name(block) + ".unsynced"));
+    for (name, bytes) in aside.iter().zip(&contents) {
+        assert_eq!(&std::fs::read(directory.path().join(name)).unwrap(), bytes);
+    }
+    assert_eq!(fixture.replayed.damaged, Vec::<String>::new());
+    (0..4).for_each(|block| fixture.store(&key(block, 0), b"new", true).unwrap());
+}
+
+#[test]
 fn a_block_whose_sync_failed_is_written_anew_by_the_next_server() {
     let directory = TempDir::new().unwrap();
     let fixture = Fixture::new(directory.path());

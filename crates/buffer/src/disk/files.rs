@@ -21,6 +21,9 @@ const LOCK: &str = "lock";
 /// End of the names of files that are being written anew.
 const BESIDE: &str = ".new";
 
+/// End of the names of files that were never synced.
+const ASIDE: &str = ".unsynced";
+
 /// See the module's documentation.
 pub struct Files {
     directory: OwnedFd,
@@ -163,6 +166,16 @@ impl Files {
         let beside = format!("{name}{BESIDE}");
         let put = renameat(&self.directory, &*beside, &self.directory, &*name);
         put.map_err(io::Error::from).inspect_err(|_| drop(self.remove_name(&beside)))
+    }
+
+    /// Gives a file a name that no server looks at.
+    ///
+    /// # Errors
+    /// It has the old one.
+    pub fn set_aside(&self, name: &str) -> io::Result<String> {
+        let aside = format!("{name}{ASIDE}");
+        renameat(&self.directory, name, &self.directory, &*aside)?;
+        Ok(aside)
     }
 
     /// Makes names durable, and that there are none.

@@ -70,6 +70,9 @@ pub struct Replayed {
     pub bytes: u64,
     /// What was promised and is broken, in words, by file.
     pub damaged: Vec<String>,
+    /// Files that hold something, and were never synced, unless somebody else changed them: they
+    /// have these names now.
+    pub set_aside: Vec<String>,
 }
 
 struct Shared {
@@ -318,6 +321,12 @@ impl Shared {
         let scanned = match scanned {
             Ok(replay::Found::Block(scanned)) => scanned,
             Ok(replay::Found::Nothing) => return self.files.remove_name(name),
+            Ok(replay::Found::Unsynced) => {
+                let aside = self.files.set_aside(name)?;
+                tracing::warn!(file = aside, "it was never synced, or is broken: it stays here");
+                replayed.lock().set_aside.push(aside);
+                return Ok(());
+            }
             Ok(replay::Found::Unknown) => {
                 self.note_unknown(name, block, "its first bytes", replayed);
                 return Ok(());
@@ -352,7 +361,8 @@ impl Shared {
         Ok(())
     }
 
-    /// A file tells nothing of its block: it stays, and the block takes nothing until it is settled.
+    /// A file tells nothing of its block: it stays, and the block takes nothing until it is
+    /// settled.
     fn note_unknown(&self, name: &str, block: &BlockName, what: &str, replayed: &Mutex<Replayed>) {
         replayed.lock().damaged.push(format!("{name}: {what}"));
         let unknown = Block::unknown(*block, what, self.budget.hold(0));

@@ -49,8 +49,10 @@ pub struct Scanned {
 pub enum Found {
     /// A block.
     Block(Scanned),
-    /// Nothing that was ever promised.
+    /// Nothing.
     Nothing,
+    /// Nothing that a server ever promised: its first bytes were not written.
+    Unsynced,
     /// Something else, or a file whose first bytes are broken.
     Unknown,
 }
@@ -64,14 +66,17 @@ pub fn scan(file: &File, name: &BlockName) -> io::Result<Found> {
     let mut input = io::BufReader::with_capacity(READ_BYTES, file);
     let mut header = [0; HEADER_BYTES];
     if file_bytes < HEADER_BYTES as u64 {
-        return Ok(if file_bytes == 0 { Found::Nothing } else { Found::Unknown });
+        return Ok(if file_bytes == 0 { Found::Nothing } else { Found::Unsynced });
     }
     input.read_exact(&mut header)?;
     let block = format::block_of(&header).filter(|block| block == name);
     let Some(block) = block else {
-        // Made, and never synced.
-        let is_empty = header == [0; HEADER_BYTES] && is_zero(&mut input)?;
-        return Ok(if is_empty { Found::Nothing } else { Found::Unknown });
+        // Made, and never synced, unless somebody else changed it.
+        return Ok(match header == [0; HEADER_BYTES] {
+            true if is_zero(&mut input)? => Found::Nothing,
+            true => Found::Unsynced,
+            false => Found::Unknown,
+        });
     };
     let durable = format::durable_bytes(&header);
     let mut scanned = Scanned {

@@ -1,4 +1,5 @@
-//! Changes of packets, in memory and at the keeper in one order; and packets that are not in memory.
+//! Changes of packets, in memory and at the keeper in one order; and packets that are not in
+//! memory.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;

@@ -1,0 +1,182 @@
+//! What happens at the same time, too late, or to a part of a block.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tidepool_buffer::client::{Client, ClientSettings, Fault, Keep, tcp};
+use tidepool_buffer::disk::{Disk, DiskSettings};
+use tidepool_buffer::key::BlockName;
+use tidepool_buffer::memory::Memory;
+use tidepool_buffer::placement::{Member, Placement, Pool};
+use tidepool_buffer::server::{InMemory, Keeper, Server, Settings};
+
+const BLOCK: BlockName = BlockName { epoch: 0x77, block: 3 };
+const OTHER: BlockName = BlockName { epoch: 0x77, block: 4 };
+const PATIENCE: Duration = Duration::from_millis(300);
+
+fn serve(memory_bytes: u64, disk: Option<&Path>, patience: Duration) -> Server {
+    let memory = Arc::new(Memory::new(memory_bytes));
+    let keeper: Box<dyn Keeper> = match disk {
+        None => Box::new(InMemory),
+        Some(directory) => {
+            let settings = DiskSettings {
+                directory: directory.into(),
+                capacity_bytes: 1 << 30,
+                threads: 2,
+                patience,
+                replaced_bytes_max: 8 << 20,
+            };
+            Box::new(Disk::open(&settings, memory.clone()).unwrap().0)
+        }
+    };
+    let settings = Settings { patience, ..Settings::default() };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    Server::start(listener, settings, memory, keeper).unwrap()
+}
+
+fn client(address: SocketAddr, deadline: Duration) -> Client {
+    let members = vec![Member { name: "s0".into(), weight: 1.0 }];
+    let pool = Pool::new(members, Placement::Block).unwrap();
+    let settings = ClientSettings { deadline, ..ClientSettings::default() };
+    Client::new(pool, vec![tcp(address)], settings)
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn what_was_stored_after_the_pfs_had_a_block_is_owed_still() {
+    let directory = TempDir::new().unwrap();
+    let server = serve(64 << 20, Some(directory.path()), LONG);
+    let client = client(server.address(), LONG);
+    let old: Vec<(u32, &[u8])> = (0..4).map(|packet| (packet, &b"old"[..])).collect();
+    let known = client.put(&BLOCK, &old, Keep::Durable).unwrap();
+    client.put(&BLOCK, &[(1, b"new")], Keep::Durable).unwrap();
+    // Of the first three, as they were then.
+    client.settle(&BLOCK, 3, &known).unwrap();
+    drop(server);
+    let server = serve(64 << 20, Some(directory.path()), LONG);
+    let again = self::client(server.address(), LONG);
+    let found = again.get(&BLOCK, &[0, 1, 2, 3]).unwrap();
+    let owed = |bytes: &[u8]| Some(bytes.to_vec());
+    assert_eq!(found, [None, owed(b"new"), None, owed(b"old")]);
+    // What is known by reading it is settled by a server that was started since.
+    let (_, known) = again.get_known(&BLOCK, &[0, 1, 2, 3]).unwrap();
+    again.settle(&BLOCK, 4, &known).unwrap();
+    assert_eq!(again.get(&BLOCK, &[1, 3]).unwrap(), [owed(b"new"), owed(b"old")], "in memory");
+    drop(server);
+    let server = serve(64 << 20, Some(directory.path()), LONG);
+    assert_eq!(self::client(server.address(), LONG).get(&BLOCK, &[1, 3]).unwrap(), [None, None]);
+}
+
+#[test]
+fn what_a_client_gave_up_is_not_carried_out_later() {
+    let server = serve(3 << 20, None, LONG);
+    let (patient, hasty) =
+        (client(server.address(), LONG), client(server.address(), Duration::from_millis(300)));
+    let large = vec![1; 1 << 20];
+    let filling: Vec<(u32, &[u8])> = (0..2).map(|packet| (packet, &large[..])).collect();
+    let known = patient.put(&OTHER, &filling, Keep::Owed).unwrap();
+    let error = hasty.put(&BLOCK, &[(0, &large)], Keep::Owed).unwrap_err();
+    assert!(matches!(error.fault, Fault::Late(_)), "{error}");
+    assert_eq!(server.usage().waiting, 1, "the server has it, and waits for room");
+    hasty.put(&BLOCK, &[(0, b"later")], Keep::Owed).unwrap();
+    patient.settle(&OTHER, 2, &known).unwrap();
+    while server.usage().waiting > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // All that it does with it is done before its connection ends.
+    while server.connections() > 2 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(patient.get(&BLOCK, &[0]).unwrap(), [Some(b"later".to_vec())]);
+}
+
+#[test]
+fn a_put_of_several_packets_to_a_full_server_is_told_what_is_full() {
+    let server = serve(3 << 20, None, PATIENCE);
+    let client = client(server.address(), PATIENCE * 4);
+    let large = vec![1; 1 << 20];
+    client.put(&OTHER, &[(0, &large), (1, &large)], Keep::Owed).unwrap();
+    let many: Vec<(u32, &[u8])> = (0..10).map(|packet| (packet, &large[..])).collect();
+    let error = client.put(&BLOCK, &many, Keep::Owed).unwrap_err();
+    assert!(matches!(&error.fault, Fault::Refused(why) if why.starts_with("full: ")), "{error}");
+}
+
+#[test]
+fn a_server_that_answers_a_byte_now_and_then_is_late() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        for answer in ["ERROR\r\n".to_owned(), format!("SERVER_ERROR {}\r\nMN\r\n", "x".repeat(99))]
+        {
+            let _ = stream.read(&mut [0; 1000]);
+            for byte in answer.bytes() {
+                if stream.write_all(&[byte]).is_err() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    });
+    let error = client(address, Duration::from_millis(500)).get(&BLOCK, &[0]).unwrap_err();
+    assert!(matches!(error.fault, Fault::Late(_)), "{error}");
+}
+
+#[test]
+fn what_is_on_the_disk_is_found_whatever_is_evicted_meanwhile() {
+    let directory = TempDir::new().unwrap();
+    let server = serve(4 << 20, Some(directory.path()), LONG);
+    let address = server.address();
+    let bytes = |packet: u32| vec![packet as u8; 900_000];
+    for packet in 0..12 {
+        client(address, LONG).put(&BLOCK, &[(packet, &bytes(packet))], Keep::Durable).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for reader in 0..8_u32 {
+            scope.spawn(move || {
+                let client = client(address, LONG);
+                for round in 0..100 {
+                    let packet = (reader * 5 + round * 7) % 12;
+                    let found = client.get(&BLOCK, &[packet]).unwrap();
+                    assert!(found == [Some(bytes(packet))], "packet {packet}");
+                }
+            });
+        }
+    });
+    assert!(server.usage().used_bytes <= 4 << 20);
+}
+
+/// The last one that was answered counts, in memory and on the disk.
+#[test]
+fn two_writers_and_one_who_removes_leave_one_state() {
+    let directory = TempDir::new().unwrap();
+    let server = serve(64 << 20, Some(directory.path()), LONG);
+    let address = server.address();
+    std::thread::scope(|scope| {
+        for writer in 0..3_u8 {
+            scope.spawn(move || {
+                let client = client(address, LONG);
+                for round in 0..60 {
+                    for packet in 0..8 {
+                        let bytes = vec![writer; 100 + round];
+                        match writer {
+                            2 => client.remove(&BLOCK, &[packet]).unwrap(),
+                            _ => drop(client.put(&BLOCK, &[(packet, &bytes)], Keep::Owed).unwrap()),
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let all: Vec<u32> = (0..8).collect();
+    let in_memory = client(address, LONG).get(&BLOCK, &all).unwrap();
+    drop(server);
+    let server = serve(64 << 20, Some(directory.path()), LONG);
+    let on_disk = client(server.address(), LONG).get(&BLOCK, &all).unwrap();
+    assert!(in_memory == on_disk, "{in_memory:?} {on_disk:?}");
+}
