@@ -1,15 +1,16 @@
 //! What happens at the same time, too late, or to a part of a block.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tidepool_buffer::client::{Client, ClientSettings, Fault, Keep, tcp};
+use tidepool_buffer::client::{Client, ClientSettings, Fault, Keep, messages, tcp};
 use tidepool_buffer::disk::{Disk, DiskSettings};
-use tidepool_buffer::key::BlockName;
+use tidepool_buffer::key::{BlockName, PACKET_BYTES_MAX};
 use tidepool_buffer::memory::Memory;
 use tidepool_buffer::placement::{Member, Placement, Pool};
 use tidepool_buffer::server::{InMemory, Keeper, Server, Settings};
@@ -90,6 +91,40 @@ fn what_a_client_gave_up_is_not_carried_out_later() {
     }
     // All that it does with it is done before its connection ends.
     while server.connections() > 2 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(patient.get(&BLOCK, &[0]).unwrap(), [Some(b"later".to_vec())]);
+}
+
+#[test]
+fn a_message_that_a_client_gave_up_is_not_carried_out_later() {
+    let server = serve(3 << 20, None, LONG);
+    let patient = client(server.address(), LONG);
+    let large = vec![1; 1 << 20];
+    let known = patient.put(&OTHER, &[(0, &large), (1, &large)], Keep::Owed).unwrap();
+    // Messages are answered late, or not at all, and carried out all the same.
+    let (shared, most) = (server.shared().clone(), PACKET_BYTES_MAX + 1000);
+    let running = Arc::new(AtomicU32::new(0));
+    let counted = running.clone();
+    let way = messages(most, move |commands, left| {
+        let (commands, shared, counted) = (commands.to_vec(), shared.clone(), counted.clone());
+        let (sender, receiver) = mpsc::channel();
+        counted.fetch_add(1, Ordering::SeqCst);
+        std::thread::spawn(move || {
+            let _ = sender.send(shared.obey(&commands, most));
+            counted.fetch_sub(1, Ordering::SeqCst);
+        });
+        receiver.recv_timeout(left).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+    });
+    let members = vec![Member { name: "s0".into(), weight: 1.0 }];
+    let deadline = Duration::from_millis(300);
+    let settings = ClientSettings { deadline, ..ClientSettings::default() };
+    let hasty = Client::new(Pool::new(members, Placement::Block).unwrap(), vec![way], settings);
+    let error = hasty.put(&BLOCK, &[(0, &large)], Keep::Owed).unwrap_err();
+    assert!(matches!(error.fault, Fault::Late(_)), "{error}");
+    hasty.put(&BLOCK, &[(0, b"later")], Keep::Owed).unwrap();
+    patient.settle(&OTHER, 2, &known).unwrap();
+    while running.load(Ordering::SeqCst) > 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(patient.get(&BLOCK, &[0]).unwrap(), [Some(b"later".to_vec())]);

@@ -52,7 +52,8 @@ impl Connection {
 
     /// Tells the server what this connection is called; stock memcached knows no names.
     pub fn introduce(&mut self, name: String) -> Result<(), Fault> {
-        if !self.stream.get_ref().is_lasting() {
+        if self.stream.get_mut().name_messages(&name) {
+            self.name = Some(name);
             return Ok(());
         }
         self.send(&[format!("hello {name}\r\n").as_bytes()])?;

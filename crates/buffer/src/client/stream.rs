@@ -16,8 +16,9 @@ pub trait Stream: Read + Write + Send {
     /// answer has to fit.
     fn asked_max(&self) -> usize;
 
-    /// Whether what is sent by it is of one session of the server.
-    fn is_lasting(&self) -> bool;
+    /// Has each message begin with what the client calls it; false where there are none, and it is
+    /// told once.
+    fn name_messages(&mut self, name: &str) -> bool;
 
     /// Whether nothing came that was not read.
     fn is_quiet(&self) -> bool;
@@ -49,8 +50,8 @@ pub fn messages(
 ) -> Connect {
     Box::new(move |limit| {
         let call = Box::new(call.clone());
-        let (commands, answers) = (Vec::new(), io::Cursor::default());
-        Ok(Box::new(Messages { call, bytes_max, commands, answers, left: limit }))
+        let (hello, commands, answers) = (Vec::new(), Vec::new(), io::Cursor::default());
+        Ok(Box::new(Messages { call, bytes_max, hello, commands, answers, left: limit }))
     })
 }
 
@@ -64,8 +65,8 @@ impl Stream for TcpStream {
         64
     }
 
-    fn is_lasting(&self) -> bool {
-        true
+    fn name_messages(&mut self, _: &str) -> bool {
+        false
     }
 
     fn is_quiet(&self) -> bool {
@@ -82,6 +83,8 @@ impl Stream for TcpStream {
 struct Messages<C> {
     call: Box<C>,
     bytes_max: usize,
+    /// What each message begins with.
+    hello: Vec<u8>,
     commands: Vec<u8>,
     answers: io::Cursor<Vec<u8>>,
     left: Duration,
@@ -89,9 +92,15 @@ struct Messages<C> {
 
 impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>>> Messages<C> {
     fn exchange(&mut self) -> io::Result<()> {
-        let answers = (self.call)(&self.commands, self.left)?;
+        let message = [&self.hello[..], &self.commands].concat();
         self.commands.clear();
-        self.answers.get_mut().extend_from_slice(&answers);
+        let answers = (self.call)(&message, self.left)?;
+        let own = match self.hello.is_empty() {
+            true => Some(&answers[..]),
+            false => answers.strip_prefix(b"HELLO\r\n"),
+        };
+        let strange = || io::Error::other("it does not know names of messages");
+        self.answers.get_mut().extend_from_slice(own.ok_or_else(strange)?);
         Ok(())
     }
 }
@@ -106,8 +115,9 @@ impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>> + Send> Stream for Messages<C
         1
     }
 
-    fn is_lasting(&self) -> bool {
-        false
+    fn name_messages(&mut self, name: &str) -> bool {
+        self.hello = format!("hello {name}\r\n").into_bytes();
+        true
     }
 
     fn is_quiet(&self) -> bool {
@@ -115,7 +125,8 @@ impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>> + Send> Stream for Messages<C
     }
 
     fn next_command(&mut self, bytes: usize) -> io::Result<()> {
-        if self.commands.is_empty() || self.commands.len() + bytes <= self.bytes_max {
+        let known = self.hello.len() + self.commands.len();
+        if self.commands.is_empty() || known + bytes <= self.bytes_max {
             return Ok(());
         }
         self.exchange()

@@ -18,26 +18,32 @@ const NAMES_MAX: usize = 100_000;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub struct Fences(Mutex<HashMap<Box<[u8]>, Weak<Fence>>>);
+pub struct Fences(Mutex<HashMap<Box<[u8]>, Named>>);
+
+/// The connection of a name, or messages that are being obeyed.
+type Named = Vec<Weak<Fence>>;
 
 impl Fences {
-    /// A connection has this name; false where there are too many of them.
+    /// A connection, or one of several messages, has this name; false where there are too many.
     pub fn name(&self, name: &[u8], fence: &Arc<Fence>) -> bool {
+        let is_there = |fence: &Weak<Fence>| fence.strong_count() > 0;
         let mut fences = self.0.lock();
         if fences.len() >= NAMES_MAX {
-            fences.retain(|_, fence| fence.strong_count() > 0);
+            fences.retain(|_, of_it| of_it.iter().any(is_there));
         }
-        let has_room = fences.len() < NAMES_MAX;
-        if has_room {
-            fences.insert(name.into(), Arc::downgrade(fence));
+        if fences.len() >= NAMES_MAX {
+            return false;
         }
-        has_room
+        let of_it = fences.entry(name.into()).or_default();
+        of_it.retain(is_there);
+        of_it.push(Arc::downgrade(fence));
+        true
     }
 
     /// Nothing more is carried out that comes by the connection of this name.
     pub fn raise(&self, name: &[u8]) {
-        let fence = self.0.lock().remove(name).and_then(|fence| fence.upgrade());
-        if let Some(fence) = fence {
+        let fences = self.0.lock().remove(name).unwrap_or_default();
+        for fence in fences.iter().filter_map(Weak::upgrade) {
             *fence.lock() = true;
         }
     }
