@@ -1,4 +1,4 @@
-//! Random operations of many nodes over one PFS directory: 20,000 of them on three nodes with TLS
+//! Random operations of many nodes over one PFS directory: 12,000 of them on three nodes with TLS
 //! and on four without, which are killed, paused, stopped and cut off. More by the binary
 //! `cluster`, or by `TIDEPOOL_CLUSTER_OPERATIONS` and `TIDEPOOL_CLUSTER_SEED` here. Without root by
 //! the client library alone.
@@ -21,7 +21,7 @@ fn every_open_reads_one_version_and_nothing_that_was_closed_is_lost() {
             false
         }
     };
-    let operations = number("TIDEPOOL_CLUSTER_OPERATIONS", 20_000);
+    let operations = number("TIDEPOOL_CLUSTER_OPERATIONS", 12_000);
     let first = number("TIDEPOOL_CLUSTER_SEED", 20_261_126);
     for (seed, nodes, is_encrypted) in [(first, 3, true), (first + 1, 4, false)] {
         let operations = operations / 2;

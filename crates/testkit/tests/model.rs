@@ -1,5 +1,5 @@
-//! Random operations of many processes against the reference model, on a real node: 100,000 of
-//! them, with kills, and 5,000 where the kernel's page cache is in between. More by the binary
+//! Random operations of many processes against the reference model, on a real node: 60,000 of
+//! them, with kills, and 3,000 where the kernel's page cache is in between. More by the binary
 //! `model`, or by `TIDEPOOL_MODEL_OPERATIONS` and `TIDEPOOL_MODEL_SEED` here.
 
 use std::path::Path;
@@ -63,13 +63,13 @@ fn what_was_found_once_stays_right() {
 #[test]
 fn random_operations_agree_with_the_model() {
     needs_mount!();
-    agrees(&[], 4, number("TIDEPOOL_MODEL_OPERATIONS", 100_000));
+    agrees(&[], 4, number("TIDEPOOL_MODEL_OPERATIONS", 60_000));
 }
 
 #[test]
 fn random_operations_through_the_page_cache_agree_with_the_model() {
     needs_mount!();
-    agrees(BY_PAGES, 1, number("TIDEPOOL_MODEL_OPERATIONS", 100_000) / 20);
+    agrees(BY_PAGES, 1, number("TIDEPOOL_MODEL_OPERATIONS", 60_000) / 20);
 }
 
 fn agrees(arguments: &[&str], seeds: u64, operations: u64) {
