@@ -147,7 +147,7 @@ fn run_java(options: &TestOptions) -> Result<Vec<Outcome>> {
 
 fn run_suites(options: &TestOptions) -> Result<Vec<Outcome>> {
     let seed = if options.long { (1..=8).collect() } else { Vec::new() };
-    let operations = if options.long { 200_000 } else { 20_000 };
+    let operations = if options.long { 200_000 } else { 10_000 };
     let names = Vec::new();
     let on = "both".into();
     suites::run(&SuiteOptions { names, on, seed, operations, ..SuiteOptions::default() })
