@@ -67,9 +67,10 @@ fn child_controls() {
     let governor = Governor::new(sensors, vec![store], Parameters::default(), None).unwrap();
     let handle = start(governor, Priority::Raised).unwrap();
     wait_until("decisions", || handle.report().ticks > 50);
+    // From the next line on this process may be stopped.
+    let mut told = handle.report().late_ticks;
     println!("controls");
     println!("refused {}", [refused, handle.report().notes].concat().join("; "));
-    let mut told = handle.report().late_ticks;
     loop {
         std::thread::sleep(Duration::from_millis(100));
         let report = handle.report();
