@@ -207,7 +207,11 @@ impl Taker<'_> {
         let mut last = None;
         for number in 1..=stub::TAKERS_MAX {
             match stub.get_xattr(&taken_attribute(epoch, number)).map_err(said)? {
-                Some(value) => last = Some(Claimed::parse(&value, (self.seal, (file, epoch)))),
+                Some(value) => {
+                    let claimed = Claimed::parse(&value, (self.seal, (file, epoch)));
+                    // Who failed left nothing here.
+                    last = Some(claimed).filter(|claimed| !claimed.has_failed()).or(last);
+                }
                 None => break,
             }
         }

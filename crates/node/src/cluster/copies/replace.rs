@@ -96,7 +96,8 @@ impl Taker<'_> {
         if !matches!(done, Ok(Replaced::Done)) {
             place.remove_own(name, beside);
         }
-        if done.is_err() {
+        // What came out of an exchange may be under the name still: the claim tells where it goes.
+        if done.is_err() && !place.beside(name)?.is_there() {
             right.note_failed(self, stub, (file, epoch));
         }
         if done == Ok(Replaced::Over) {
