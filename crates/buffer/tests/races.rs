@@ -141,6 +141,34 @@ fn a_put_of_several_packets_to_a_full_server_is_told_what_is_full() {
     assert!(matches!(&error.fault, Fault::Refused(why) if why.starts_with("full: ")), "{error}");
 }
 
+/// Also by a client that ends nothing by `mn`, after one packet waited in vain.
+#[test]
+fn each_packet_that_is_answered_by_itself_waits_for_room() {
+    let server = serve(3 << 20, None, PATIENCE);
+    let client = client(server.address(), LONG);
+    let large = vec![1; 1 << 20];
+    let known = client.put(&OTHER, &[(0, &large), (1, &large)], Keep::Owed).unwrap();
+    let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
+    let mut set = || {
+        let head = format!("set {BLOCK}:0 1 0 {}\r\n", large.len());
+        stream.write_all(&[head.as_bytes(), &large, b"\r\n"].concat()).unwrap();
+        let mut answer = [0; 1000];
+        let length = stream.read(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer[..length]).into_owned()
+    };
+    assert!(set().starts_with("SERVER_ERROR full: "));
+    std::thread::sleep(PATIENCE);
+    let answer = std::thread::scope(|scope| {
+        let set = scope.spawn(set);
+        while server.usage().waiting == 0 && !set.is_finished() {
+            std::thread::yield_now();
+        }
+        client.settle(&OTHER, 2, &known).unwrap();
+        set.join().unwrap()
+    });
+    assert_eq!(answer, "STORED\r\n");
+}
+
 #[test]
 fn a_server_that_answers_a_byte_now_and_then_is_late() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

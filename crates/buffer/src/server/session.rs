@@ -88,7 +88,11 @@ impl Session<'_> {
             Command::Get { keys, with_cas, expires } => {
                 classic::get(self, &keys, with_cas, expires)
             }
-            Command::Store(store) => classic::store(self, &store),
+            Command::Store(store) => {
+                classic::store(self, &store)?;
+                self.end_of_wait(store.is_quiet);
+                Ok(())
+            }
             Command::Delete { key, is_quiet } => classic::delete(self, key, is_quiet),
             Command::Count { key, arithmetic, delta, is_quiet } => {
                 classic::count(self, key, (arithmetic, delta), is_quiet)
@@ -109,7 +113,9 @@ impl Session<'_> {
                 meta::obey(self, letter, (&key, key_word), &flags)
             }
             Command::MetaSet { key, key_word, flags, length } => {
-                meta::set(self, (&key, key_word), &flags, length)
+                meta::set(self, (&key, key_word), &flags, length)?;
+                self.end_of_wait(flags.has(b'q'));
+                Ok(())
             }
             Command::Settle { name, packets, upto } => self.settle(name, packets, upto),
             Command::Number => {
@@ -234,6 +240,13 @@ impl Session<'_> {
     fn patience_end(&mut self) -> Instant {
         let patience = self.shared.settings.patience;
         *self.patience_ends.get_or_insert_with(|| Instant::now() + patience)
+    }
+
+    /// What was answered by itself was not sent with what comes next.
+    fn end_of_wait(&mut self, is_quiet: bool) {
+        if !is_quiet {
+            self.patience_ends = None;
+        }
     }
 
     fn room_for(&mut self, length: u64, is_owed: bool) -> Result<Room, String> {
