@@ -5,38 +5,19 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::time::Duration;
 
-use support::Memcached;
+use support::{Memcached, serve_at};
 use tempfile::TempDir;
 use tidepool_buffer::client::{Client, ClientSettings, Fault, Keep, Kept, messages, tcp};
-use tidepool_buffer::disk::{Disk, DiskSettings};
 use tidepool_buffer::key::{BlockName, PACKET_BYTES_MAX, PacketKey, flag};
-use tidepool_buffer::memory::Memory;
 use tidepool_buffer::placement::{Member, Placement, Pool};
-use tidepool_buffer::server::{InMemory, Keeper, Server, Settings};
+use tidepool_buffer::server::Server;
 
 const BLOCK: BlockName = BlockName { epoch: 0x77, block: 3 };
 
 fn serve(at: &str, memory_bytes: u64, disk: Option<&TempDir>) -> Server {
-    let memory = Arc::new(Memory::new(memory_bytes));
-    let patience = Duration::from_millis(300);
-    let keeper: Box<dyn Keeper> = match disk {
-        None => Box::new(InMemory),
-        Some(directory) => {
-            let settings = DiskSettings {
-                directory: directory.path().into(),
-                capacity_bytes: 1 << 30,
-                threads: 2,
-                patience,
-                replaced_bytes_max: 8 << 20,
-            };
-            Box::new(Disk::open(&settings, memory.clone()).unwrap().0)
-        }
-    };
-    let settings = Settings { patience, ..Settings::default() };
-    Server::start(TcpListener::bind(at).unwrap(), settings, memory, keeper).unwrap()
+    serve_at(at, memory_bytes, disk.map(TempDir::path), Duration::from_millis(300))
 }
 
 fn client(addresses: &[SocketAddr], placement: Placement) -> Client {

@@ -1,5 +1,7 @@
 //! What happens at the same time, too late, or to a part of a block.
 
+mod support;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -7,36 +9,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use support::serve_at;
 use tempfile::TempDir;
 use tidepool_buffer::client::{Client, ClientSettings, Fault, Keep, messages, tcp};
-use tidepool_buffer::disk::{Disk, DiskSettings};
 use tidepool_buffer::key::{BlockName, PACKET_BYTES_MAX};
-use tidepool_buffer::memory::Memory;
 use tidepool_buffer::placement::{Member, Placement, Pool};
-use tidepool_buffer::server::{InMemory, Keeper, Server, Settings};
+use tidepool_buffer::server::Server;
 
 const BLOCK: BlockName = BlockName { epoch: 0x77, block: 3 };
 const OTHER: BlockName = BlockName { epoch: 0x77, block: 4 };
 const PATIENCE: Duration = Duration::from_millis(300);
 
 fn serve(memory_bytes: u64, disk: Option<&Path>, patience: Duration) -> Server {
-    let memory = Arc::new(Memory::new(memory_bytes));
-    let keeper: Box<dyn Keeper> = match disk {
-        None => Box::new(InMemory),
-        Some(directory) => {
-            let settings = DiskSettings {
-                directory: directory.into(),
-                capacity_bytes: 1 << 30,
-                threads: 2,
-                patience,
-                replaced_bytes_max: 8 << 20,
-            };
-            Box::new(Disk::open(&settings, memory.clone()).unwrap().0)
-        }
-    };
-    let settings = Settings { patience, ..Settings::default() };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    Server::start(listener, settings, memory, keeper).unwrap()
+    serve_at("127.0.0.1:0", memory_bytes, disk, patience)
 }
 
 fn client(address: SocketAddr, deadline: Duration) -> Client {

@@ -1,8 +1,16 @@
 //! Servers of tests.
 
+#![allow(dead_code, reason = "some test files use a part")]
+
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use tidepool_buffer::disk::{Disk, DiskSettings};
+use tidepool_buffer::memory::Memory;
+use tidepool_buffer::server::{InMemory, Keeper, Server, Settings};
 
 /// A memcached of this test.
 pub struct Memcached {
@@ -33,4 +41,25 @@ impl Memcached {
         }
         Some(memcached)
     }
+}
+
+/// A server at this address, with a disk or without.
+pub fn serve_at(at: &str, memory_bytes: u64, disk: Option<&Path>, patience: Duration) -> Server {
+    let memory = Arc::new(Memory::new(memory_bytes));
+    let keeper: Box<dyn Keeper> = match disk {
+        None => Box::new(InMemory),
+        Some(directory) => {
+            let settings = DiskSettings {
+                directory: directory.into(),
+                capacity_bytes: 1 << 30,
+                threads: 2,
+                patience,
+                replaced_bytes_max: 8 << 20,
+            };
+            Box::new(Disk::open(&settings, memory.clone()).unwrap().0)
+        }
+    };
+    let settings = Settings { patience, ..Settings::default() };
+    let listener = TcpListener::bind(at).unwrap();
+    Server::start(listener, settings, memory, keeper).unwrap()
 }
