@@ -38,8 +38,9 @@ fn main() -> std::io::Result<()> {
         }
     };
     let listener = TcpListener::bind((address, value("-p").unwrap_or(11_211) as u16))?;
-    let server = Server::start(listener, settings, memory, keeper)?;
-    println!("listening on {}", server.address());
+    let address = listener.local_addr()?;
+    let _server = Server::start(Some(listener), settings, memory, keeper)?;
+    println!("listening on {address}");
     loop {
         std::thread::park();
     }

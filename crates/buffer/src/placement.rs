@@ -82,6 +82,11 @@ impl Pool {
         Ok(Pool { seeds: members.iter().map(seed).collect(), members, placement })
     }
 
+    /// What is hashed to find the server of a packet.
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
     /// The servers, in the order in which they were given.
     pub fn members(&self) -> &[Member] {
         &self.members

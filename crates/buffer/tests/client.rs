@@ -61,7 +61,7 @@ fn packets_go_to_servers_and_back() {
     let directory = TempDir::new().unwrap();
     let servers =
         [serve("127.0.0.1:0", 64 << 20, None), serve("127.0.0.1:0", 64 << 20, Some(&directory))];
-    let addresses = servers.each_ref().map(Server::address);
+    let addresses = servers.each_ref().map(|server| server.address().unwrap());
     for placement in [Placement::Block, Placement::Packet] {
         goes_there_and_back(&client(&addresses, placement));
     }
@@ -103,7 +103,7 @@ fn packets_go_to_stock_memcached_and_back() {
 fn a_server_that_was_started_again_has_what_is_on_its_disk() {
     let directory = TempDir::new().unwrap();
     let server = serve("127.0.0.1:0", 64 << 20, Some(&directory));
-    let address = server.address();
+    let address = server.address().unwrap();
     let [client, other] = [(); 2].map(|()| client(&[address], Placement::Block));
     let sent = packets(20, 5000);
     client.put(&BLOCK, &borrowed(&sent), Keep::Durable).unwrap();
@@ -120,7 +120,7 @@ fn a_server_that_was_started_again_has_what_is_on_its_disk() {
 #[test]
 fn a_full_server_says_what_is_full_and_takes_more_when_it_is_told() {
     let server = serve("127.0.0.1:0", 3 << 20, None);
-    let client = client(&[server.address()], Placement::Block);
+    let client = client(&[server.address().unwrap()], Placement::Block);
     let (first, second) = (packets(5, 500_000), BlockName { block: 4, ..BLOCK });
     let known = client.put(&BLOCK, &borrowed(&first), Keep::Owed).unwrap();
     let error = client.put(&second, &borrowed(&first), Keep::Owed).unwrap_err();
@@ -185,7 +185,7 @@ fn what_no_server_answers_fails_the_call_in_time() {
 #[test]
 fn a_packet_that_changed_on_its_way_is_not_stored() {
     let server = serve("127.0.0.1:0", 1 << 20, None);
-    let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
+    let mut stream = std::net::TcpStream::connect(server.address().unwrap()).unwrap();
     let key = PacketKey { block: BLOCK, packet: 0 };
     let flags = flag::checked(flag::OWED, key.to_string().as_bytes(), b"sent");
     let other = PacketKey { packet: 1, ..key };

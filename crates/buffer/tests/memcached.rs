@@ -162,7 +162,7 @@ fn answers_are_those_of_memcached() {
     };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server =
-        Server::start(listener, Settings::default(), memory(), Box::new(InMemory)).unwrap();
+        Server::start(Some(listener), Settings::default(), memory(), Box::new(InMemory)).unwrap();
     let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
     // The same commands each time: memcached itself has rare quirks that are not ours.
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
@@ -170,7 +170,7 @@ fn answers_are_those_of_memcached() {
         &prop::collection::vec(request(), 1..40),
         |requests| {
             let mut theirs = Client::to(memcached.port);
-            let mut ours = Client::to(server.address().port());
+            let mut ours = Client::to(server.address().unwrap().port());
             forget([&mut theirs, &mut ours]);
             for request in &requests {
                 let text = String::from_utf8_lossy(request).into_owned();
@@ -197,8 +197,8 @@ fn answers_are_those_of_memcached() {
 fn a_large_value_and_many_keys_come_back() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server =
-        Server::start(listener, Settings::default(), memory(), Box::new(InMemory)).unwrap();
-    let mut stream = TcpStream::connect(server.address()).unwrap();
+        Server::start(Some(listener), Settings::default(), memory(), Box::new(InMemory)).unwrap();
+    let mut stream = TcpStream::connect(server.address().unwrap()).unwrap();
     let value: Vec<u8> = (0..1 << 20).map(|at: u32| (at * 7 / 3) as u8).collect();
     // In pieces, as a network brings them.
     let message = [format!("ms key {}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat();

@@ -37,7 +37,7 @@ const LONG: Duration = Duration::from_secs(60);
 fn what_was_stored_after_the_pfs_had_a_block_is_owed_still() {
     let directory = TempDir::new().unwrap();
     let server = serve(64 << 20, Some(directory.path()), LONG);
-    let client = client(server.address(), LONG);
+    let client = client(server.address().unwrap(), LONG);
     let old: Vec<(u32, &[u8])> = (0..4).map(|packet| (packet, &b"old"[..])).collect();
     let known = client.put(&BLOCK, &old, Keep::Durable).unwrap();
     client.put(&BLOCK, &[(1, b"new")], Keep::Durable).unwrap();
@@ -45,7 +45,7 @@ fn what_was_stored_after_the_pfs_had_a_block_is_owed_still() {
     client.settle(&BLOCK, 3, &known).unwrap();
     drop(server);
     let server = serve(64 << 20, Some(directory.path()), LONG);
-    let again = self::client(server.address(), LONG);
+    let again = self::client(server.address().unwrap(), LONG);
     let found = again.get(&BLOCK, &[0, 1, 2, 3]).unwrap();
     let owed = |bytes: &[u8]| Some(bytes.to_vec());
     assert_eq!(found, [None, owed(b"new"), None, owed(b"old")]);
@@ -55,14 +55,19 @@ fn what_was_stored_after_the_pfs_had_a_block_is_owed_still() {
     assert_eq!(again.get(&BLOCK, &[1, 3]).unwrap(), [owed(b"new"), owed(b"old")], "in memory");
     drop(server);
     let server = serve(64 << 20, Some(directory.path()), LONG);
-    assert_eq!(self::client(server.address(), LONG).get(&BLOCK, &[1, 3]).unwrap(), [None, None]);
+    assert_eq!(
+        self::client(server.address().unwrap(), LONG).get(&BLOCK, &[1, 3]).unwrap(),
+        [None, None]
+    );
 }
 
 #[test]
 fn what_a_client_gave_up_is_not_carried_out_later() {
     let server = serve(3 << 20, None, LONG);
-    let (patient, hasty) =
-        (client(server.address(), LONG), client(server.address(), Duration::from_millis(300)));
+    let (patient, hasty) = (
+        client(server.address().unwrap(), LONG),
+        client(server.address().unwrap(), Duration::from_millis(300)),
+    );
     let large = vec![1; 1 << 20];
     let filling: Vec<(u32, &[u8])> = (0..2).map(|packet| (packet, &large[..])).collect();
     let known = patient.put(&OTHER, &filling, Keep::Owed).unwrap();
@@ -84,7 +89,7 @@ fn what_a_client_gave_up_is_not_carried_out_later() {
 #[test]
 fn a_message_that_a_client_gave_up_is_not_carried_out_later() {
     let server = serve(3 << 20, None, LONG);
-    let patient = client(server.address(), LONG);
+    let patient = client(server.address().unwrap(), LONG);
     let large = vec![1; 1 << 20];
     let known = patient.put(&OTHER, &[(0, &large), (1, &large)], Keep::Owed).unwrap();
     // Messages are answered late, or not at all, and carried out all the same.
@@ -118,7 +123,7 @@ fn a_message_that_a_client_gave_up_is_not_carried_out_later() {
 #[test]
 fn a_put_of_several_packets_to_a_full_server_is_told_what_is_full() {
     let server = serve(3 << 20, None, PATIENCE);
-    let client = client(server.address(), PATIENCE * 4);
+    let client = client(server.address().unwrap(), PATIENCE * 4);
     let large = vec![1; 1 << 20];
     client.put(&OTHER, &[(0, &large), (1, &large)], Keep::Owed).unwrap();
     let many: Vec<(u32, &[u8])> = (0..10).map(|packet| (packet, &large[..])).collect();
@@ -130,10 +135,10 @@ fn a_put_of_several_packets_to_a_full_server_is_told_what_is_full() {
 #[test]
 fn each_packet_that_is_answered_by_itself_waits_for_room() {
     let server = serve(3 << 20, None, PATIENCE);
-    let client = client(server.address(), LONG);
+    let client = client(server.address().unwrap(), LONG);
     let large = vec![1; 1 << 20];
     let known = client.put(&OTHER, &[(0, &large), (1, &large)], Keep::Owed).unwrap();
-    let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
+    let mut stream = std::net::TcpStream::connect(server.address().unwrap()).unwrap();
     let mut set = || {
         let head = format!("set {BLOCK}:0 1 0 {}\r\n", large.len());
         stream.write_all(&[head.as_bytes(), &large, b"\r\n"].concat()).unwrap();
@@ -179,7 +184,7 @@ fn a_server_that_answers_a_byte_now_and_then_is_late() {
 fn what_is_on_the_disk_is_found_whatever_is_evicted_meanwhile() {
     let directory = TempDir::new().unwrap();
     let server = serve(4 << 20, Some(directory.path()), LONG);
-    let address = server.address();
+    let address = server.address().unwrap();
     let bytes = |packet: u32| vec![packet as u8; 900_000];
     for packet in 0..12 {
         client(address, LONG).put(&BLOCK, &[(packet, &bytes(packet))], Keep::Durable).unwrap();
@@ -204,7 +209,7 @@ fn what_is_on_the_disk_is_found_whatever_is_evicted_meanwhile() {
 fn two_writers_and_one_who_removes_leave_one_state() {
     let directory = TempDir::new().unwrap();
     let server = serve(64 << 20, Some(directory.path()), LONG);
-    let address = server.address();
+    let address = server.address().unwrap();
     std::thread::scope(|scope| {
         for writer in 0..3_u8 {
             scope.spawn(move || {
@@ -225,6 +230,6 @@ fn two_writers_and_one_who_removes_leave_one_state() {
     let in_memory = client(address, LONG).get(&BLOCK, &all).unwrap();
     drop(server);
     let server = serve(64 << 20, Some(directory.path()), LONG);
-    let on_disk = client(server.address(), LONG).get(&BLOCK, &all).unwrap();
+    let on_disk = client(server.address().unwrap(), LONG).get(&BLOCK, &all).unwrap();
     assert!(in_memory == on_disk, "{in_memory:?} {on_disk:?}");
 }

@@ -180,7 +180,8 @@ pub(crate) fn open(node: &Arc<FakeNode>, request: OpenRequest) -> Result<Arc<dyn
     }
     let kept = if node.keeps == Keeps::Nothing { None } else { Some(kept(node, &lower)?) };
     node.open_files.fetch_add(1, Ordering::SeqCst);
-    let may_be_lost = node.writes_as_node || request.write_mode == Some(WriteMode::Memory);
+    let may_be_lost =
+        node.writes_as_node || request.write_mode.is_some_and(WriteMode::is_in_memory);
     Ok(Arc::new(FakeOpen {
         node: Arc::clone(node),
         kept,

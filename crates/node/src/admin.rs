@@ -142,6 +142,7 @@ impl Node {
             peer_read_bytes: counters.peer_read_bytes.get(),
             peer_served_bytes: counters.peer_served_bytes.get(),
             cluster: core.cluster().map(|cluster| Box::new(cluster.status())),
+            buffer: core.burst_buffer.as_ref().map(|it| Box::new(it.status())),
             pfs_written_bytes: counters.pfs_written_bytes.get(),
             open_files: counters.open_files.get(),
             memory_only_files: core.memory_only.count(),

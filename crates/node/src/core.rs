@@ -11,6 +11,7 @@ use tidepool_proto::{Error, ErrorKind, ReadMode, Result, Version, WriteMode};
 use tidepool_store::{Owner, Store};
 
 use crate::block_buffers::BlockBuffers;
+use crate::burst_buffer::BurstBuffer;
 use crate::capacity_lease::CapacityLease;
 use crate::changes::Changes;
 use crate::cluster::Cluster;
@@ -60,6 +61,8 @@ pub struct Core {
     pub memory_only: Arc<MemoryOnlyFiles>,
     /// Threads that write them back while memory is needed.
     pub write_back_pool: Arc<WriteBackPool>,
+    /// What takes other nodes' writes, where this one has it.
+    pub(crate) burst_buffer: Option<Arc<BurstBuffer>>,
     /// The other nodes, where there are any.
     pub(crate) cluster: OnceLock<Arc<Cluster>>,
     /// Whether new opens are refused.

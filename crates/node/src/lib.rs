@@ -5,6 +5,7 @@
 
 mod admin;
 pub mod block_buffers;
+mod burst_buffer;
 mod capacity_lease;
 pub mod changes;
 pub mod cluster;

@@ -17,6 +17,7 @@ use tidepool_proto::{
 use tidepool_store::{BackingChoice, QuotaKey, Store, StoreConfig};
 
 use crate::block_buffers::BlockBuffers;
+use crate::burst_buffer::BurstBuffer;
 use crate::capacity_lease::CapacityLease;
 use crate::changes::Changes;
 use crate::cluster::Cluster;
@@ -84,6 +85,8 @@ impl Node {
         notes.extend(promise.note().map(str::to_owned));
         notes.extend(pfs.features().notes.iter().cloned());
         notes.extend(striping::apply_to_directories(&*pfs, &config.rules));
+        let burst_buffer = config.buffer.as_ref().map(BurstBuffer::start).transpose()?;
+        notes.extend(burst_buffer.iter().flat_map(|it| it.notes().iter().cloned()));
         let transfers = config.transfers;
         let capacity_lease = Arc::new(CapacityLease::new(store.clone(), &config));
         let memory_only = Arc::<MemoryOnlyFiles>::default();
@@ -108,6 +111,7 @@ impl Node {
             capacity_lease,
             memory_only,
             write_back_pool,
+            burst_buffer: burst_buffer.map(Arc::new),
             cluster: OnceLock::new(),
             drained: Drained::default(),
             started: Instant::now(),

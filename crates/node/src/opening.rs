@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tidepool_pfs::{LowerFile, asked};
 use tidepool_proto::config::DirectoryRule;
 use tidepool_proto::stub::Mark;
-use tidepool_proto::{Access, Error, ErrorKind, OpenRequest, ReadMode, Result, Version, WriteMode};
+use tidepool_proto::{Access, Error, ErrorKind, OpenRequest, ReadMode, Result, Version};
 use tidepool_store::Owner;
 
 use crate::cluster::recall::Recalled;
@@ -301,7 +301,7 @@ impl Node {
         }
         let mut handle = Handle::new(&self.core, file.clone(), cached, opened);
         handle.note_path();
-        if request.created && modes.1 == WriteMode::Memory && request.access.writes() {
+        if request.created && modes.1.is_in_memory() && request.access.writes() {
             let changing = file.close_gate();
             let current = file.cached().filter(|cached| !cached.is_memory_only());
             if let Some(cached) = current {

@@ -113,7 +113,7 @@ impl PfsPromise {
     pub fn modes(self, asked: (ReadMode, WriteMode)) -> (ReadMode, WriteMode) {
         match asked.1 {
             _ if self.may_cache() => asked,
-            WriteMode::Memory => (ReadMode::Bypass, WriteMode::Through),
+            write if write.is_in_memory() => (ReadMode::Bypass, WriteMode::Through),
             write => (ReadMode::Bypass, write),
         }
     }

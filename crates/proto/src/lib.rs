@@ -15,7 +15,9 @@ mod shared;
 pub mod size;
 pub mod wire;
 
-pub use administration::{admin, cluster, control, explanation, files, locality, metric, trace};
+pub use administration::{
+    admin, buffer, cluster, control, explanation, files, locality, metric, trace,
+};
 pub use file::{habit, level, mounts, residency, service, stub, version};
 pub use settings::{config, entry, hadoop, mode, option, resolve};
 pub use shared::{control_page, mapping, table};

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use self::connection::Connection;
-use crate::key::{BlockName, PacketKey, flag};
-use crate::placement::Pool;
+use crate::key::{BlockName, PACKETS_MAX, PacketKey, flag};
+use crate::placement::{Placement, Pool};
 
 pub use self::stream::{Connect, Stream, messages, tcp};
 
@@ -144,6 +144,12 @@ pub enum Kept {
     OnDisk,
 }
 
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
 /// See the module's documentation.
 pub struct Client {
     pool: Pool,
@@ -250,6 +256,27 @@ impl Client {
         });
         // All are told, also after one could not be.
         told.collect::<Vec<_>>().into_iter().collect()
+    }
+
+    /// Tells its servers that a block is over, whatever was stored of it and when.
+    ///
+    /// # Errors
+    /// A server cannot be told: it keeps what it has.
+    pub fn forget(&self, block: &BlockName) -> Result<(), ClientError> {
+        let servers: Vec<usize> = match self.pool.placement() {
+            Placement::Block => vec![self.pool.server_of(&PacketKey { block: *block, packet: 0 })],
+            Placement::Packet => (0..self.servers.len()).collect(),
+        };
+        let forget = |server| {
+            self.call(server, |connection| connection.settle(block, PACKETS_MAX, u64::MAX))
+        };
+        // All are told, also after one could not be.
+        servers.into_iter().map(forget).collect::<Vec<_>>().into_iter().collect()
+    }
+
+    /// The servers.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     /// Removes packets of a block.

@@ -41,7 +41,7 @@ use self::files::{Files, Progress};
 use self::worker::{Job, Worker};
 use crate::key::{BlockName, PacketKey};
 use crate::memory::{Budget, Full, Memory, NUMBER_BITS, Room};
-use crate::server::{Fetched, Keeper, Kept};
+use crate::server::{Fetched, Keeper, Kept, Totals};
 
 pub use self::block::Owed;
 
@@ -123,12 +123,6 @@ impl Disk {
             senders.push(sender);
         }
         Ok((Disk { shared, senders, threads: handles }, replayed))
-    }
-
-    /// All blocks that the PFS does not have.
-    pub fn owed(&self) -> Vec<Owed> {
-        let blocks: Vec<_> = self.shared.blocks.lock().values().cloned().collect();
-        blocks.iter().map(|block| block.owed()).collect()
     }
 
     /// Hands a job to the thread of a block. Without one it is not done, and a sync fails.
@@ -287,6 +281,23 @@ impl Keeper for Disk {
             ("owed_packets", owed.iter().map(|it| it.packets).sum::<u64>().to_string()),
             ("owed_oldest_seconds", oldest.to_string()),
         ]
+    }
+
+    fn owed(&self) -> Vec<Owed> {
+        let blocks: Vec<_> = self.shared.blocks.lock().values().cloned().collect();
+        blocks.iter().map(|block| block.owed()).collect()
+    }
+
+    fn totals(&self) -> Totals {
+        let owed = self.owed();
+        let is_failed = |it: &&Owed| it.failed.is_some() || !it.damaged.is_empty();
+        Totals {
+            disk_bytes: self.shared.budget.usage().used_bytes,
+            owed_blocks: owed.len() as u64,
+            failed_blocks: owed.iter().filter(is_failed).count() as u64,
+            owed_bytes: owed.iter().map(|it| it.bytes).sum(),
+            oldest: owed.iter().map(|it| it.age).max(),
+        }
     }
 }
 

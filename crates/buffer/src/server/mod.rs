@@ -31,6 +31,7 @@ use self::fences::Fences;
 use self::packets::{Passing, Stripes};
 use self::session::{Session, is_usual_end};
 use self::wire::Message;
+use crate::disk::Owed;
 use crate::key::{BlockName, PACKET_BYTES_MAX, PacketKey};
 use crate::memory::{Memory, NUMBER_BITS, Room, Usage, Value};
 
@@ -119,6 +120,27 @@ pub trait Keeper: Send + Sync {
 
     /// What `stats` tells of it.
     fn figures(&self) -> Vec<(&'static str, String)>;
+
+    /// All blocks that are kept.
+    fn owed(&self) -> Vec<Owed>;
+
+    /// What is kept, all in all.
+    fn totals(&self) -> Totals;
+}
+
+/// What a keeper has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Bytes of its disk that are used.
+    pub disk_bytes: u64,
+    /// Blocks that are owed to the PFS.
+    pub owed_blocks: u64,
+    /// Those that take nothing, as their disk failed or what they promised is broken.
+    pub failed_blocks: u64,
+    /// Bytes of packets of all.
+    pub owed_bytes: u64,
+    /// Age of the oldest one.
+    pub oldest: Option<Duration>,
 }
 
 /// A packet that was fetched.
@@ -178,6 +200,14 @@ impl Keeper for InMemory {
     fn figures(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
+
+    fn owed(&self) -> Vec<Owed> {
+        Vec::new()
+    }
+
+    fn totals(&self) -> Totals {
+        Totals::default()
+    }
 }
 
 /// What the connections of a server share.
@@ -214,22 +244,22 @@ impl Shared {
 /// See the module's documentation.
 pub struct Server {
     shared: Arc<Shared>,
-    address: SocketAddr,
+    address: Option<SocketAddr>,
     accepting: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Serves connections of `listener` from now on.
+    /// Serves connections of `listener` from now on; without one, who has its [`Shared`].
     ///
     /// # Errors
     /// No thread, or a listener that does not say where it listens.
     pub fn start(
-        listener: TcpListener,
+        listener: Option<TcpListener>,
         settings: Settings,
         memory: Arc<Memory>,
         keeper: Box<dyn Keeper>,
     ) -> io::Result<Self> {
-        let address = listener.local_addr()?;
+        let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
         if keeper.place() == "memory" {
             memory.number_from(first_number());
         }
@@ -246,13 +276,16 @@ impl Server {
             is_stopping: AtomicBool::new(false),
         });
         let for_thread = shared.clone();
-        let thread = std::thread::Builder::new().name("buffer-accept".into());
-        let accepting = Some(thread.spawn(move || accept(&listener, &for_thread))?);
+        let accept = |listener: TcpListener| {
+            let thread = std::thread::Builder::new().name("buffer-accept".into());
+            thread.spawn(move || accept(&listener, &for_thread))
+        };
+        let accepting = listener.map(accept).transpose()?;
         Ok(Server { shared, address, accepting })
     }
 
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
+    /// Where it listens, if it does.
+    pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
@@ -279,7 +312,7 @@ impl Drop for Server {
         const PAUSE: Duration = Duration::from_millis(1);
         self.shared.is_stopping.store(true, Ordering::SeqCst);
         // Wakes the thread that accepts.
-        let _ = TcpStream::connect(self.address);
+        let _ = self.address.map(TcpStream::connect);
         if let Some(thread) = self.accepting.take() {
             let _ = thread.join();
         }

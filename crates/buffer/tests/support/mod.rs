@@ -61,5 +61,5 @@ pub fn serve_at(at: &str, memory_bytes: u64, disk: Option<&Path>, patience: Dura
     };
     let settings = Settings { patience, ..Settings::default() };
     let listener = TcpListener::bind(at).unwrap();
-    Server::start(listener, settings, memory, keeper).unwrap()
+    Server::start(Some(listener), settings, memory, keeper).unwrap()
 }

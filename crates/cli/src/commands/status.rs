@@ -1,6 +1,7 @@
 //! `tidepool status`: facts and counters of the node.
 
 use tidepool_proto::admin::{NodeReport, Status, TransferStatus};
+use tidepool_proto::buffer::BufferStatus;
 use tidepool_proto::cluster::{ChangesShown, ChangesVerdict, ClusterStatus, CopiesStatus};
 use tidepool_proto::control::{ALARMS, ControlStatus};
 use tidepool_proto::{Level, Result};
@@ -58,6 +59,7 @@ fn print(status: &Status) {
             cluster.changes_shown.as_ref().map(|shown| ("changes elsewhere", sight(shown))),
         );
     }
+    rows.extend(status.buffer.as_ref().map(|it| ("burst buffer", buffer_row(it))));
     if status.draining {
         let text = "new opens are refused until `tidepool node drain --undo`";
         rows.push(("draining", coloured(text, Colour::Warning)));
@@ -233,6 +235,30 @@ fn copies_row(copies: &CopiesStatus) -> Option<String> {
         held,
         size(*held_bytes),
     ))
+}
+
+/// The burst buffer: what it has, and what of it the PFS does not have.
+fn buffer_row(buffer: &BufferStatus) -> String {
+    let BufferStatus { memory_bytes, memory_limit_bytes, owed_blocks, owed_bytes, .. } = buffer;
+    let mut text = format!("{} of {} in memory", size(*memory_bytes), size(*memory_limit_bytes));
+    match buffer.disk_limit_bytes {
+        Some(limit) => {
+            text += &format!(", {} of {} on its disk", size(buffer.disk_bytes), size(limit));
+        }
+        None => text += ", no disk: what it owes is lost with the node",
+    }
+    let age = buffer
+        .owed_oldest_s
+        .map_or(String::new(), |age| format!(" for up to {}", output::duration(age)));
+    text += &format!("; {} ({}) owed{age}", count(*owed_blocks, "block"), size(*owed_bytes));
+    if buffer.waiting_writers > 0 {
+        text += &coloured(&format!("; full: {} wait", buffer.waiting_writers), Colour::Warning);
+    }
+    if buffer.failed_blocks > 0 {
+        let failed = format!("; {} failed, see the log", count(buffer.failed_blocks, "block"));
+        text += &coloured(&failed, Colour::Bad);
+    }
+    text
 }
 
 /// How soon changes of another node showed here.

@@ -16,6 +16,7 @@
 //! * `hand_on`: what a node that goes has others bring in.
 //! * `recall`: files in the memory of one node alone that are opened on another.
 //! * `copies`: files in memory alone of which other nodes hold copies.
+//! * `buffers`: burst buffers of other nodes.
 //! * `splits`: where schedulers are to have a file read.
 //! * `measure`: latency and rate between nodes.
 //! * `status`: what it tells of itself.
@@ -35,6 +36,7 @@
 //!    reads from the PFS, and one that takes a copy waits for nothing, so no circle of nodes waits.
 
 mod beneath;
+mod buffers;
 pub(crate) mod copies;
 mod etcd;
 mod fetch;
@@ -70,6 +72,7 @@ use crate::core::Core;
 use crate::counters::Counter;
 use crate::node::Node;
 
+use buffers::Buffers;
 use copies::FileCopies;
 use holdings::Holdings;
 use join::Proofs;
@@ -102,6 +105,7 @@ pub struct Cluster {
     recalls: Arc<Recalls>,
     /// Copies of memory-only files, here and elsewhere.
     pub(crate) copies: FileCopies,
+    buffers: Buffers,
     /// For threads that end before it.
     myself: Weak<Cluster>,
     holdings: Holdings,

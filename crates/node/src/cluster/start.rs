@@ -206,6 +206,7 @@ impl Cluster {
             measuring: Default::default(),
             recalls: Default::default(),
             copies: Default::default(),
+            buffers: Default::default(),
             holdings: Default::default(),
             counts: Counts::default(),
             asking: Default::default(),

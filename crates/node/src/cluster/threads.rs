@@ -15,7 +15,7 @@ use tidepool_peer::datagram::{Opener, Sealer};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::etcd::Etcd;
-use super::{Cluster, copies, measure, recall, spread};
+use super::{Cluster, buffers, copies, measure, recall, spread};
 
 /// First byte of a request: about locations, about the file by which a node is known, or for its
 /// facts and counters.
@@ -35,6 +35,8 @@ const RECALL: u8 = 7;
 
 /// About copies of files that are in memory alone.
 const COPIES: u8 = 8;
+/// About the burst buffer.
+const BUFFERS: u8 = 9;
 
 /// Longest datagram.
 const DATAGRAM_BYTES_MAX: usize = 2048;
@@ -85,6 +87,11 @@ pub fn about_copies(message: &[u8]) -> Vec<u8> {
     [&[COPIES], message].concat()
 }
 
+/// A message about the burst buffer, whose commands may follow.
+pub fn about_buffers(message: &[u8]) -> Vec<u8> {
+    [&[BUFFERS], message].concat()
+}
+
 /// A request for facts and counters.
 pub fn about_status() -> Vec<u8> {
     vec![STATUS]
@@ -126,6 +133,7 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
         Some((&BRING_IN, request)) => spread::answer(cluster, from, request),
         Some((&RECALL, request)) => recall::answer(cluster, from, request),
         Some((&COPIES, message)) => copies::answer(cluster, from, message),
+        Some((&BUFFERS, message)) => buffers::answer(cluster, from, message),
         _ => Vec::new(),
     }
 }
@@ -317,6 +325,7 @@ fn run_looks(cluster: &Cluster) {
     cluster.prove_members(&core);
     cluster.announce_changes(&core);
     cluster.watch_changes();
+    cluster.look_for_buffers();
     drop(core);
     let mut waited = Duration::ZERO;
     while !cluster.is_stopping() && waited < LOOK_INTERVAL {

@@ -3,14 +3,17 @@
 //!
 //! Changes are noted, and sent, under the file's exclusive gate.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tidepool_proto::stub::Copies;
+
+use super::ranges::Ranges;
+use crate::cluster::copies::owing::Owing;
 
 /// Ranges that are remembered apart; beyond it they are remembered coarser.
 const RANGES_MAX: usize = 4096;
@@ -22,6 +25,10 @@ const GRANULE_MIN: u64 = 4096;
 pub struct Copied {
     /// Who has them, and what they are called, as the mark tells it.
     pub copies: Copies,
+    /// Where they are in burst buffers: the way there.
+    pub owing: Option<Owing>,
+    /// Since when bytes are promised that the PFS does not have.
+    owed_since: OnceLock<Instant>,
     is_promised: AtomicBool,
     /// Where its holders believe the file, below the PFS directory.
     told_path: Mutex<PathBuf>,
@@ -30,7 +37,7 @@ pub struct Copied {
 
 #[derive(Debug)]
 struct State {
-    changed: Changed,
+    changed: Ranges,
     /// Shortest length since the copies were brought up to date.
     shortest_bytes: u64,
     /// Number of the next message about them.
@@ -54,54 +61,23 @@ pub struct Lacking {
     pub ranges: Vec<Range<u64>>,
 }
 
-/// Ranges of bytes, in order and apart from each other.
-#[derive(Debug)]
-struct Changed {
-    granule: u64,
-    ranges: BTreeMap<u64, u64>,
+/// A file that is open to be written, but was not synced for so long, counts as at rest.
+const STILL_FOR: Duration = Duration::from_secs(5);
+/// A file that is written on and on is brought to the PFS after this time.
+const OWED_MAX: Duration = Duration::from_secs(60);
+
+fn changed_nothing() -> Ranges {
+    Ranges::new(GRANULE_MIN, RANGES_MAX)
 }
 
 /// How long a sync without a change counts on what the copies said: a holder may be started anew.
 const CONFIRMED_FOR: Duration = Duration::from_secs(1);
 
-impl Changed {
-    fn new() -> Self {
-        Changed { granule: GRANULE_MIN, ranges: BTreeMap::new() }
-    }
-
-    fn add(&mut self, range: Range<u64>) {
-        if range.is_empty() {
-            return;
-        }
-        self.insert(range);
-        while self.ranges.len() > RANGES_MAX {
-            self.granule *= 2;
-            for (start, end) in std::mem::take(&mut self.ranges) {
-                self.insert(start..end);
-            }
-        }
-    }
-
-    /// Rounds a range and joins it with those that it meets.
-    fn insert(&mut self, range: Range<u64>) {
-        let mut start = range.start / self.granule * self.granule;
-        let mut end = range.end.next_multiple_of(self.granule);
-        while let Some((&from, &upto)) = self.ranges.range(..=end).next_back() {
-            if upto < start {
-                break;
-            }
-            (start, end) = (start.min(from), end.max(upto));
-            self.ranges.remove(&from);
-        }
-        self.ranges.insert(start, end);
-    }
-}
-
 impl Copied {
     /// Copies of a file that begins to be in memory only; there are none of them yet.
-    pub fn new(copies: Copies) -> Self {
+    pub fn new(copies: Copies, owing: Option<Owing>) -> Self {
         let state = State {
-            changed: Changed::new(),
+            changed: changed_nothing(),
             shortest_bytes: 0,
             next: 1,
             is_up_to_date: false,
@@ -110,6 +86,8 @@ impl Copied {
         };
         Copied {
             copies,
+            owing,
+            owed_since: OnceLock::new(),
             is_promised: AtomicBool::new(false),
             told_path: Mutex::default(),
             state: Mutex::new(state),
@@ -123,6 +101,7 @@ impl Copied {
 
     /// A sync is about to promise bytes; whether it is the first.
     pub fn promise(&self) -> bool {
+        self.owed_since.get_or_init(Instant::now);
         !self.is_promised.swap(true, Ordering::AcqRel)
     }
 
@@ -148,7 +127,9 @@ impl Copied {
 
     /// The file is about to get another length.
     pub fn note_size(&self, bytes: u64) {
+        let cut = self.owing.as_ref().map_or(0..0, |owing| owing.cut(bytes));
         let mut state = self.state.lock();
+        state.changed.add(cut);
         state.is_up_to_date = false;
         state.shortest_bytes = state.shortest_bytes.min(bytes);
     }
@@ -156,7 +137,7 @@ impl Copied {
     /// What the copies lack; `None` where they lack nothing.
     pub fn lacking(&self) -> Option<Lacking> {
         let state = self.state.lock();
-        let ranges = || state.changed.ranges.iter().map(|(start, end)| *start..*end).collect();
+        let ranges = || state.changed.iter().collect();
         (!state.is_up_to_date).then(|| Lacking {
             first: state.next,
             shortest_bytes: state.shortest_bytes,
@@ -179,9 +160,47 @@ impl Copied {
     /// The copies are what the file of `size` bytes is, after the message before `next`.
     pub fn brought_up_to_date(&self, size: u64, next: u64) {
         let mut state = self.state.lock();
-        (state.changed, state.shortest_bytes) = (Changed::new(), size);
+        (state.changed, state.shortest_bytes) = (changed_nothing(), size);
         (state.next, state.is_up_to_date) = (next, true);
         state.confirmed = Some(Instant::now());
+    }
+
+    /// Of a file in burst buffers: since when they owe it to the PFS; `None` where they owe nothing.
+    pub fn owed_since(&self) -> Option<Instant> {
+        self.owing.as_ref().and_then(|_| self.owed_since.get().copied())
+    }
+
+    /// Whether a file in burst buffers is to be brought to the PFS now: nobody writes it, or it is
+    /// owed for long.
+    pub fn is_due(&self, is_written: bool) -> bool {
+        let Some(since) = self.owed_since() else { return false };
+        let state = self.state.lock();
+        let is_still = state.confirmed.is_some_and(|at| at.elapsed() > STILL_FOR);
+        state.is_up_to_date && (!is_written || is_still || since.elapsed() > OWED_MAX)
+    }
+
+    /// Takes ranges, of whole granules of `bytes` before `end`, out of what the copies lack: they
+    /// are sent before a sync. `None` where they are fewer than so many bytes, or where the file is
+    /// to be cut first, of which `told_bytes` are known there.
+    pub fn take_ahead(
+        &self,
+        bytes: u64,
+        end: u64,
+        (told_bytes, fewest_bytes): (u64, u64),
+    ) -> Option<Vec<Range<u64>>> {
+        let mut state = self.state.lock();
+        if state.is_over || state.shortest_bytes < told_bytes {
+            return None;
+        }
+        let whole =
+            |range: Range<u64>| range.start / bytes * bytes..range.end.min(end) / bytes * bytes;
+        let ranges: Vec<_> = state.changed.iter().map(whole).filter(|it| !it.is_empty()).collect();
+        let count: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        if count < fewest_bytes {
+            return None;
+        }
+        ranges.iter().for_each(|range| state.changed.remove(range.clone()));
+        Some(ranges)
     }
 
     /// Whether a sync promised all of the bytes that are here.
@@ -193,7 +212,7 @@ impl Copied {
     pub fn end(&self) {
         let mut state = self.state.lock();
         state.is_over = true;
-        state.changed = Changed::new();
+        state.changed = changed_nothing();
     }
 
     /// Whether the file has to be written back.
@@ -207,7 +226,7 @@ mod tests {
     use super::*;
 
     fn copied() -> Copied {
-        Copied::new(Copies { epoch: 1, holders: vec!["n1".into()], is_promised: false })
+        Copied::new(Copies { epoch: 1, holders: vec!["n1".into()], is_promised: false }, None)
     }
 
     #[test]
@@ -238,27 +257,5 @@ mod tests {
         copied.note_size(50);
         let lacking = copied.lacking().unwrap();
         assert_eq!((lacking.first, lacking.shortest_bytes, lacking.ranges), (5, 7, vec![]));
-    }
-
-    #[test]
-    fn ranges_that_meet_are_one_and_many_become_coarser() {
-        let mut changed = Changed::new();
-        for start in [3u64, 1, 0, 2] {
-            changed.add(start * 8192..start * 8192 + 4096);
-        }
-        assert_eq!(changed.ranges.len(), 4);
-        changed.add(0..30_000);
-        assert_eq!(changed.ranges, BTreeMap::from([(0, 32_768)]));
-        let mut changed = Changed::new();
-        let far = 1u64 << 20;
-        for number in 0..2 * RANGES_MAX as u64 {
-            changed.add(number * far..number * far + 1);
-        }
-        assert!(changed.ranges.len() <= RANGES_MAX);
-        let is_noted = |at: u64| {
-            let before = changed.ranges.range(..=at).next_back();
-            before.is_some_and(|(_, end)| at < *end)
-        };
-        assert!((0..2 * RANGES_MAX as u64).all(|number| is_noted(number * far)));
     }
 }

@@ -203,7 +203,7 @@ impl OpenFile for Handle {
     }
 
     fn may_be_lost(&self) -> bool {
-        self.write_mode == WriteMode::Memory || self.cached().is_memory_only()
+        self.write_mode.is_in_memory() || self.cached().is_memory_only()
     }
 
     fn is_memory_only(&self) -> bool {

@@ -11,7 +11,7 @@ use std::time::Instant;
 use tidepool_pfs::LowerFile;
 use tidepool_proto::stub::Mark;
 use tidepool_proto::table::BlockState;
-use tidepool_proto::{Error, ErrorKind, FileId, Result, Version};
+use tidepool_proto::{Error, ErrorKind, FileId, Result, Version, WriteMode};
 use tidepool_store::FillStart;
 
 use super::cached_version::CachedVersion;
@@ -42,10 +42,14 @@ pub enum WriteBackOutcome {
 pub fn begin(
     core: &Core,
     file: &ExclusiveGate<'_>,
-    cached: &Arc<CachedVersion>,
-    lower: &Arc<dyn LowerFile>,
+    (cached, lower): (&Arc<CachedVersion>, &Arc<dyn LowerFile>),
+    write_mode: WriteMode,
 ) -> Result<bool> {
-    let Ok(copied) = copies_for(core, cached, &**lower) else { return Ok(false) };
+    let copied = match write_mode {
+        WriteMode::Alw => in_buffers(core, cached).map(Some),
+        _ => copies_for(core, cached, &**lower),
+    };
+    let Ok(copied) = copied else { return Ok(false) };
     let mark = core.memory_only.mark(0);
     let Some(stub) = Stub::make(lower, &mark, copied)? else { return Ok(false) };
     let version = lower.version()?;
@@ -65,6 +69,24 @@ pub fn begin(
 /// There are too few other nodes to hold copies.
 struct TooFewNodes;
 
+/// Which burst buffers are to have a file that begins.
+fn in_buffers(
+    core: &Core,
+    cached: &CachedVersion,
+) -> std::result::Result<Arc<Copied>, TooFewNodes> {
+    let cluster = core.cluster().ok_or(TooFewNodes)?;
+    cluster.place_in_buffers(&cached.version()).map(Arc::new).ok_or(TooFewNodes)
+}
+
+/// Whether what a memory-only file promises is all that a sync by an open of this mode promises.
+pub fn is_enough(file: &impl Gated, write_mode: WriteMode) -> bool {
+    match write_mode {
+        WriteMode::Memory => true,
+        WriteMode::Alw => copied_of(file).is_some_and(|copied| copied.owing.is_some()),
+        _ => false,
+    }
+}
+
 /// Who is to have copies of a file that begins, if anybody.
 fn copies_for(
     core: &Core,
@@ -77,7 +99,7 @@ fn copies_for(
     }
     let cluster = core.cluster().ok_or(TooFewNodes)?;
     let placed = cluster.place_copies(&cached.version(), copies - 1).ok_or(TooFewNodes)?;
-    Ok(Some(Arc::new(Copied::new(placed))))
+    Ok(Some(Arc::new(Copied::new(placed, None))))
 }
 
 /// What other nodes have of a memory-only file; `None` where they have nothing.
@@ -267,6 +289,9 @@ pub fn write(
         at = upto;
     }
     cached.set_size(size);
+    if let (Some(copied), Some(cluster)) = (copied_of(file), core.cluster()) {
+        cluster.push_ahead(&copied, cached);
+    }
     Ok(true)
 }
 

@@ -329,7 +329,7 @@ impl Handle {
             }
         }
         let directly = self.file.inner.lock().written_directly;
-        let in_memory = size == 0 && self.write_mode == WriteMode::Memory && !directly;
+        let in_memory = size == 0 && self.write_mode.is_in_memory() && !directly;
         let cut = asked::making(|| self.lower.set_size(size));
         match cut.and_then(
             |()| {
@@ -367,7 +367,7 @@ impl Handle {
         if let Some(segment) = cached.segment() {
             segment.set_size(0)?;
         }
-        memory_only::begin(&self.core, gate, cached, &self.lower)
+        memory_only::begin(&self.core, gate, (cached, &self.lower), self.write_mode)
     }
 
     /// As [`Handle::begin_memory_only`] for an open that created the file. Others may have written
@@ -488,7 +488,7 @@ impl Handle {
         let changing = self.file.close_gate();
         // It may have been written back while this waited.
         match self.file.cached().filter(|cached| cached.is_memory_only()) {
-            Some(cached) if self.write_mode != WriteMode::Memory => {
+            Some(cached) if !memory_only::is_enough(&changing, self.write_mode) => {
                 memory_only::write_back_to_go_on(&self.core, &changing, &cached)?;
                 self.add_dirty(1);
             }

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::buffer::BufferStatus;
 use crate::cluster::{ClusterStatus, PairReport};
 use crate::control::{ControlStatus, Govern, Governed};
 pub use crate::entry::ConfigEntry;
@@ -254,6 +255,9 @@ pub struct Status {
     pub control: ControlStatus,
     /// The nodes that share their memory, where this one is of a cluster.
     pub cluster: Option<Box<ClusterStatus>>,
+    /// Its burst buffer, where it has one.
+    #[serde(default)]
+    pub buffer: Option<Box<BufferStatus>>,
     /// What this machine lacks, one line each.
     pub degraded: Vec<String>,
 }

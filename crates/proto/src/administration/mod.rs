@@ -1,6 +1,7 @@
 //! What operators and the controller ask a node, and what it answers.
 
 pub mod admin;
+pub mod buffer;
 pub mod cluster;
 pub mod control;
 pub mod explanation;

@@ -170,6 +170,19 @@ pub struct ClusterConfig {
     pub tls: Option<PeerTlsConfig>,
 }
 
+/// A burst buffer for what jobs on all nodes write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BufferConfig {
+    /// Its memory, beside that of the store.
+    pub memory_bytes: u64,
+    /// Where it keeps what is owed to the PFS; `None` keeps it in memory alone.
+    pub directory: Option<PathBuf>,
+    /// Most bytes there.
+    pub disk_bytes: u64,
+    /// Where it listens for programs that speak memcached's protocol, on loopback.
+    pub address: Option<SocketAddr>,
+}
+
 /// Where what a node needs for TLS with others is, in PEM each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerTlsConfig {
@@ -250,6 +263,8 @@ pub struct NodeConfig {
     pub control: ControlConfig,
     /// The other nodes; `None` where the node stands alone.
     pub cluster: Option<ClusterConfig>,
+    /// The burst buffer; `None`: the node has none.
+    pub buffer: Option<BufferConfig>,
     /// Faults to inject below the PFS side; development only.
     pub fault: Option<String>,
     /// Settings per directory.

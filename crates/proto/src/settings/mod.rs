@@ -5,4 +5,5 @@ pub mod entry;
 pub mod hadoop;
 pub mod mode;
 pub mod option;
+mod others;
 pub mod resolve;

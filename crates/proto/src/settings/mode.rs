@@ -1,6 +1,7 @@
-//! The six modes: three ways to write and three ways to read.
+//! The six modes, three ways to write and three ways to read, and a scheme of the burst buffer.
 //!
-//! Source: modes (a) to (f) of the two-level storage paper, section 3.2.
+//! Sources: modes (a) to (f) of the two-level storage paper, section 3.2; schemes of the burst-buffer
+//! paper, section III.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,11 +15,21 @@ use crate::error::{Error, ErrorKind};
 pub enum WriteMode {
     /// Mode (a): the store only; the PFS holds a stub. Lost with the node.
     Memory,
+    /// Scheme ALW of the burst buffer: as `Memory`, and a sync or close returns when another node's
+    /// burst buffer has it on its disk; the PFS gets it soon after.
+    Alw,
     /// Mode (b): straight to the PFS, nothing kept.
     Bypass,
     /// Mode (c): PFS and store together; `close` returns when the PFS has it, synced.
     #[default]
     Through,
+}
+
+impl WriteMode {
+    /// Whether files that begin in this mode are in memory, and the PFS has a stub of them.
+    pub fn is_in_memory(self) -> bool {
+        matches!(self, WriteMode::Memory | WriteMode::Alw)
+    }
 }
 
 /// Where read bytes may come from.
@@ -110,6 +121,7 @@ macro_rules! named {
 }
 
 named!(WriteMode, "write mode",
-    "memory" => WriteMode::Memory, "bypass" => WriteMode::Bypass, "through" => WriteMode::Through);
+    "memory" => WriteMode::Memory, "alw" => WriteMode::Alw, "bypass" => WriteMode::Bypass,
+    "through" => WriteMode::Through);
 named!(ReadMode, "read mode",
     "memory" => ReadMode::Memory, "bypass" => ReadMode::Bypass, "two-level" => ReadMode::TwoLevel);

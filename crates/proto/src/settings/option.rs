@@ -25,7 +25,7 @@ pub const POLICIES: [(&str, &str); 6] = [
 ];
 const POLICY_NAMES: &[&str] = &["lru", "lfu", "s3fifo", "cyclic", "fixed", "adaptive"];
 pub(crate) const READ_MODES: &[&str] = &["two-level", "memory", "bypass"];
-pub(crate) const WRITE_MODES: &[&str] = &["through", "memory", "bypass"];
+pub(crate) const WRITE_MODES: &[&str] = &["through", "memory", "alw", "bypass"];
 const FEATURES: &[&str] = &["auto", "on", "off"];
 const BACKINGS: &[&str] = &["auto", "memfd", "tmpfs"];
 const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
@@ -342,8 +342,8 @@ table! {
         "Where reads may come from: the nearest copy (two-level), resident bytes only (memory), \
          or always the PFS (bypass).";
     write_mode: OptionKind::Choice(WRITE_MODES), "", Some("through"), false,
-        "Where writes go: PFS and store, synced at close (through), the store alone (memory), or \
-         the PFS alone (bypass).";
+        "Where writes go: PFS and store, synced at close (through), the store alone (memory), the \
+         store and the burst buffer of another node (alw), or the PFS alone (bypass).";
     block_bytes: OptionKind::Bytes { min: 2 * MIB, max: GIB, step: 2 * MIB }, "bytes",
         Some("4MiB"), false,
         "Unit of residency, transfer and eviction.";
@@ -459,6 +459,19 @@ table! {
         "Private key of that certificate, in PEM; nobody but the node's user may read it.";
     peer_tls_authority_file: OptionKind::Path, "", None, false,
         "Certificates, in PEM, of the authority that signs those of all nodes.";
+    buffer_bytes: OptionKind::Bytes { min: 64 * MIB, max: u64::MAX, step: 1 }, "bytes", None, false,
+        "Memory of a burst buffer on this node, beside that of the store, for what jobs on all \
+         nodes write; none by default.";
+    buffer_directory: OptionKind::Path, "", None, false,
+        "Directory on a local disk in which the burst buffer keeps what the PFS does not have yet, \
+         so that it is there after a crash. Without it the buffer is in memory alone.";
+    buffer_disk_bytes: OptionKind::Bytes { min: 256 * MIB, max: u64::MAX, step: 1 }, "bytes",
+        Some("64GiB"), false,
+        "Most bytes that the burst buffer keeps in `buffer_directory`.";
+    buffer_address: OptionKind::Address, "", None, false,
+        "Address on loopback at which the burst buffer listens for programs of this machine that \
+         speak memcached's protocol; whoever reaches it reads all blocks, so other addresses are \
+         refused. None by default: nodes use their peer port.";
     metrics_address: OptionKind::Address, "", None, false,
         "Address of the Prometheus endpoint; none by default.";
     log_level: OptionKind::Choice(LOG_LEVELS), "", Some("info"), true,

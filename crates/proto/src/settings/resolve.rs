@@ -7,9 +7,10 @@ use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::others;
 use crate::config::{
-    Backing, ClientLimits, ClusterConfig, ControlConfig, DirectoryRule, Feature, LogFormat,
-    LogLevel, NodeConfig, PeerTlsConfig, StripeHints, UserQuota, memory_min_default_bytes,
+    Backing, ClientLimits, ControlConfig, DirectoryRule, Feature, LogFormat, LogLevel, NodeConfig,
+    StripeHints, UserQuota, memory_min_default_bytes,
 };
 use crate::control::{ControlSetting, check_lease, parameter_options, policy_interval_ms};
 use crate::entry::ConfigEntry;
@@ -50,7 +51,9 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let memory = o.required("memory", &options.memory)?;
     let capacity_bytes = capacity(memory, &options.memory, block_bytes, machine)?;
     let control = control_config(&options, machine, capacity_bytes)?;
-    let cluster = cluster_config(&options, machine)?;
+    let cluster = others::cluster_config(&options, machine)?;
+    let buffer = others::buffer_config(&options, machine)?;
+    others::check_write_mode(&o, &options.write_mode, cluster.is_some())?;
     let client_limits = client_limits(&options)?;
     #[rustfmt::skip]
     let RawOptions {
@@ -66,7 +69,8 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         control_disagreement_share: _, control_gain: _, control_used_share_target: _,
         cluster_nodes: _, cluster_name: _, cluster_key_file: _, node_name: _, node_address: _,
         peer_port: _, peer_timeout_ms: _, peer_integrity: _, peer_tls_certificate_file: _,
-        peer_tls_private_key_file: _, peer_tls_authority_file: _, client_descriptors_max: _,
+        peer_tls_private_key_file: _, peer_tls_authority_file: _, buffer_bytes: _,
+        buffer_directory: _, buffer_disk_bytes: _, buffer_address: _, client_descriptors_max: _,
         user_pinned_bytes_max: _, client_requests_max: _, user_connections_max: _,
     } = options;
     let pfs = path(&o, "pfs", &pfs, machine)?.ok_or_else(|| o.missing("pfs", "--pfs DIR"))?;
@@ -104,6 +108,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
             .switch("pfs_has_no_other_writers", &pfs_has_no_other_writers)?,
         control,
         cluster,
+        buffer,
         fault: o.optional("fault", &fault)?,
         quotas: resolve_quotas(quotas, machine)?,
         entries,
@@ -238,56 +243,6 @@ fn client_limits(options: &RawOptions) -> Result<ClientLimits> {
     })
 }
 
-fn cluster_config(options: &RawOptions, machine: &Machine) -> Result<Option<ClusterConfig>> {
-    let o = Reader { specs: OPTIONS, place: "option" };
-    // Checked also where the node stands alone: a wrong value is wrong all the same.
-    let peer_timeout_ms = o.required("peer_timeout_ms", &options.peer_timeout_ms)?;
-    let integrity: String = o.required("peer_integrity", &options.peer_integrity)?;
-    let peer_port = o.required("peer_port", &options.peer_port)?;
-    let cluster_name = o.required("cluster_name", &options.cluster_name)?;
-    let node_name = o.optional("node_name", &options.node_name)?;
-    let node_address = o.optional("node_address", &options.node_address)?;
-    let key_file = path(&o, "cluster_key_file", &options.cluster_key_file, machine)?;
-    let tls = peer_tls_config(options, machine)?;
-    let Some(nodes) = o.optional("cluster_nodes", &options.cluster_nodes)? else {
-        return Ok(None);
-    };
-    let key_file =
-        key_file.ok_or_else(|| o.missing("cluster_key_file", "--cluster-key-file FILE"))?;
-    Ok(Some(ClusterConfig {
-        nodes,
-        cluster_name,
-        key_file,
-        node_name,
-        node_address,
-        peer_port,
-        peer_timeout: Duration::from_millis(peer_timeout_ms),
-        is_integrity_full: integrity == "full",
-        tls,
-    }))
-}
-
-/// All three files, or none.
-fn peer_tls_config(options: &RawOptions, machine: &Machine) -> Result<Option<PeerTlsConfig>> {
-    let o = Reader { specs: OPTIONS, place: "option" };
-    let file = |name, setting| path(&o, name, setting, machine);
-    let certificate = file("peer_tls_certificate_file", &options.peer_tls_certificate_file)?;
-    let private_key = file("peer_tls_private_key_file", &options.peer_tls_private_key_file)?;
-    let authority = file("peer_tls_authority_file", &options.peer_tls_authority_file)?;
-    let missing = |name| {
-        o.missing(name, "the certificate, its private key and the authority belong together")
-    };
-    match (certificate, private_key, authority) {
-        (None, None, None) => Ok(None),
-        (Some(certificate_file), Some(private_key_file), Some(authority_file)) => {
-            Ok(Some(PeerTlsConfig { certificate_file, private_key_file, authority_file }))
-        }
-        (None, ..) => Err(missing("peer_tls_certificate_file")),
-        (_, None, _) => Err(missing("peer_tls_private_key_file")),
-        (_, _, None) => Err(missing("peer_tls_authority_file")),
-    }
-}
-
 /// The parameters of the control policies as written, each checked by its grammar.
 fn control_parameters(options: &RawOptions) -> Result<Vec<ControlSetting>> {
     let reader = Reader { specs: OPTIONS, place: "option" };
@@ -300,30 +255,36 @@ fn control_parameters(options: &RawOptions) -> Result<Vec<ControlSetting>> {
 }
 
 /// Reads settings by the rules of their table.
-struct Reader {
-    specs: &'static [OptionSpec],
-    place: &'static str,
+pub(crate) struct Reader {
+    /// Its table.
+    pub specs: &'static [OptionSpec],
+    /// What the settings are, for errors.
+    pub place: &'static str,
 }
 
 impl Reader {
-    fn invalid(&self, name: &str, setting: &Setting, why: &str, valid: &str) -> Error {
+    /// An error about what was written.
+    pub fn invalid(&self, name: &str, setting: &Setting, why: &str, valid: &str) -> Error {
         let detail = format!("`{}` {why} ({})", setting.text, setting.origin);
         let error =
             Error::new(ErrorKind::InvalidInput, format!("reading {} `{name}`", self.place), detail);
         if valid.is_empty() { error } else { error.remedy(format!("valid: {valid}")) }
     }
 
-    fn missing(&self, name: &str, remedy: &str) -> Error {
+    /// An error about what was not written.
+    pub fn missing(&self, name: &str, remedy: &str) -> Error {
         let operation = format!("reading {} `{name}`", self.place);
         Error::new(ErrorKind::InvalidInput, operation, "it is required but not set")
             .remedy(format!("set it: {remedy}"))
     }
 
-    fn switch(&self, name: &str, setting: &Option<Setting>) -> Result<bool> {
+    /// A switch.
+    pub fn switch(&self, name: &str, setting: &Option<Setting>) -> Result<bool> {
         Ok(self.required::<Switch>(name, setting)?.0)
     }
 
-    fn optional<T: FromStr>(&self, name: &str, setting: &Option<Setting>) -> Result<Option<T>> {
+    /// A setting, if it was written.
+    pub fn optional<T: FromStr>(&self, name: &str, setting: &Option<Setting>) -> Result<Option<T>> {
         let Some(setting) = setting else { return Ok(None) };
         let spec = self.specs.iter().find(|spec| spec.name == name).expect("a name of the table");
         let valid = spec.kind.valid();
@@ -332,16 +293,19 @@ impl Reader {
         parsed.map(Some).map_err(|_| self.invalid(name, setting, "is not valid", &valid))
     }
 
-    fn required<T: FromStr>(&self, name: &str, setting: &Option<Setting>) -> Result<T> {
+    /// A setting that is there.
+    pub fn required<T: FromStr>(&self, name: &str, setting: &Option<Setting>) -> Result<T> {
         self.optional(name, setting)?.ok_or_else(|| self.missing(name, name))
     }
 
-    fn bytes(&self, name: &str, setting: &Option<Setting>) -> Result<u64> {
+    /// A size in bytes.
+    pub fn bytes(&self, name: &str, setting: &Option<Setting>) -> Result<u64> {
         self.required::<ByteSize>(name, setting).map(|size| size.0)
     }
 }
 
-fn path(
+/// A path, absolute.
+pub(crate) fn path(
     reader: &Reader,
     name: &str,
     setting: &Option<Setting>,
@@ -431,9 +395,10 @@ fn resolve_rules(
     let mut rules: Vec<DirectoryRule> = Vec::with_capacity(raw.len());
     for rule in raw {
         let (setting, copies) = (rule.path.clone(), rule.copies.clone());
+        let reader = Reader { specs: RULE_KEYS, place: "rule key" };
+        others::check_write_mode(&reader, &rule.write_mode, has_other_nodes)?;
         let rule = resolve_rule(rule, pfs)?;
         if let Some(setting) = copies.filter(|_| rule.copies > 1 && !has_other_nodes) {
-            let reader = Reader { specs: RULE_KEYS, place: "rule key" };
             let detail = "is for nodes that have others to hold copies";
             return Err(reader.invalid(
                 "copies",
@@ -445,7 +410,6 @@ fn resolve_rules(
         if rules.iter().any(|other| other.path == rule.path)
             && let Some(setting) = setting
         {
-            let reader = Reader { specs: RULE_KEYS, place: "rule key" };
             return Err(reader.invalid("path", &setting, "has a rule already", "one rule a path"));
         }
         rules.push(rule);

@@ -149,6 +149,8 @@ fn bad_rules_and_quotas_are_refused() {
     assert!(refused(vec![rule(&[("admit", "no")])], vec![]).contains("`path`: it is required"));
     let twice = vec![rule(&[("path", "a")]), rule(&[("path", "/pfs/a/")])];
     assert!(refused(twice, vec![]).contains("has a rule already"));
+    let alw = vec![rule(&[("path", "a"), ("write_mode", "alw")])];
+    assert!(refused(alw, vec![]).contains("set `cluster_nodes` too"));
     assert!(refused(vec![], vec![quota("bob")]).contains("no user of this machine"));
     assert!(refused(vec![], vec![quota("alice"), quota("1001")]).contains("has a quota already"));
 }
@@ -164,4 +166,20 @@ fn the_guaranteed_part_may_be_the_same_size_as_the_memory() {
     assert_eq!(config("9MiB", "3MiB").unwrap().control.memory_min_bytes, 3 << 20, "as it is set");
     assert!(config("9MiB", "10MiB").unwrap_err().to_string().contains("is more than the store"));
     assert!(refusal(&[("memory", "120%")]).contains("`120%` is more than 100%"));
+}
+
+#[test]
+fn a_burst_buffer_is_whole_or_none_and_listens_on_loopback_only() {
+    let buffer = |settings: &[(&str, &str)]| resolve(raw(settings), &machine()).map(|it| it.buffer);
+    assert_eq!(buffer(&[]).unwrap(), None);
+    let bytes = ("buffer_bytes", "64MiB");
+    let whole = buffer(&[bytes, ("buffer_directory", "/disk")]).unwrap().unwrap();
+    assert_eq!((whole.memory_bytes, whole.disk_bytes), (64 << 20, 64 << 30));
+    assert_eq!(whole.directory.as_deref(), Some(Path::new("/disk")));
+    let refused = |settings: &[(&str, &str)]| buffer(settings).unwrap_err().to_string();
+    assert!(refused(&[("buffer_directory", "/disk")]).contains("`buffer_bytes`"));
+    assert!(refused(&[bytes, ("buffer_address", "10.0.0.1:11211")]).contains("is not on loopback"));
+    assert!(buffer(&[bytes, ("buffer_address", "[::1]:11211")]).is_ok());
+    assert!(refused(&[("buffer_bytes", "1PiB")]).contains("is more than"));
+    assert!(refused(&[("write_mode", "alw")]).contains("set `cluster_nodes` too"));
 }

@@ -58,6 +58,8 @@ pub struct Follow {
     /// Copies that could not be given back, and when that was.
     failed: HashMap<u64, Instant>,
     removed: Removed,
+    /// What an earlier start of this node answered for was read from its burst buffer.
+    is_read: bool,
 }
 
 /// What a holder was told last.
@@ -81,6 +83,8 @@ pub fn follow(cluster: &Cluster, memory: &mut Follow) {
     cluster.audit_holders(&core, &counted_on, memory);
     cluster.find_orphans(memory);
     memory.removed.free(&core);
+    cluster.answer_for_owed(&core, &mut memory.is_read);
+    cluster.release_owed(&core);
     let is_more = cluster.look_after_held(&core, memory);
     let is_idle =
         counted_on.is_empty() && memory.told.is_empty() && cluster.copies.held.count() == 0;
@@ -131,6 +135,10 @@ fn audits(
     })
 }
 
+fn is_written(core: &Core, id: FileId) -> bool {
+    core.files.get(id).is_some_and(|file| file.inner.lock().writers > 0)
+}
+
 impl Cluster {
     /// Asks each holder whether it has what is counted on.
     fn audit_holders(
@@ -173,9 +181,25 @@ impl Cluster {
         for (copied, path) in moved {
             copied.note_told(&path);
         }
-        let over = counted_on.iter().filter(|(copied, _)| copied.is_over());
+        self.end_without_buffers(counted_on);
+        let is_due = |(copied, id): &&(Arc<Copied>, FileId)| {
+            copied.is_over() || copied.is_due(is_written(core, *id))
+        };
+        let over = counted_on.iter().filter(is_due);
         let over = over.map(|(copied, id)| (copied.copies.epoch, *id)).collect();
         self.write_back_without_copies(core, over);
+    }
+
+    /// What one of its buffers has is to be written back where that is gone.
+    fn end_without_buffers(&self, counted_on: &[(Arc<Copied>, FileId)]) {
+        let is_gone = |server: &str| {
+            NodeName::new(server).is_ok_and(|server| self.why_not_asked(&server).is_some())
+        };
+        for (copied, _) in counted_on {
+            if copied.owing.as_ref().is_some_and(|owing| owing.servers().any(is_gone)) {
+                copied.end();
+            }
+        }
     }
 
     /// Files that have another name than their holders know.
@@ -344,7 +368,7 @@ impl Cluster {
         let wanted = std::mem::take(&mut *self.copies.wanted_bytes.lock());
         let (mut coming, mut due) = (0, VecDeque::new());
         for copy in copies {
-            let is_needed = coming < wanted;
+            let is_needed = coming < wanted && copy.bytes() > 0;
             if (is_needed || self.is_gone(&copy)) && !memory.failed.contains_key(&copy.epoch) {
                 coming += copy.bytes();
                 due.push_back(copy);

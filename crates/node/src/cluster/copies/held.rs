@@ -16,7 +16,8 @@ use tidepool_cluster::{FileKey, NodeName};
 use tidepool_proto::table::BlockState;
 use tidepool_store::{FillStart, Owner, Segment};
 
-use super::message::Push;
+use super::message::{Owe, Push, path_of};
+use super::owed::OwedFile;
 use super::pass::is_beside;
 use crate::core::Core;
 
@@ -33,6 +34,8 @@ const STUBS_MAX: u64 = 1 << 16;
 pub struct HeldCopies {
     copies: Mutex<HashMap<u64, Arc<HeldCopy>>>,
     bytes: AtomicU64,
+    /// Files in burst buffers that nobody counts on any more; the buffers still have them.
+    over: Mutex<Vec<Arc<OwedFile>>>,
 }
 
 /// One copy.
@@ -63,7 +66,7 @@ struct State {
     path: PathBuf,
     /// Why it was said last that it stays in memory.
     stays_because: String,
-    segment: Arc<Segment>,
+    kept: Kept,
     /// Length that was promised.
     length: u64,
     /// Number of the last message that was taken.
@@ -74,12 +77,39 @@ struct State {
     is_dropped: bool,
 }
 
+/// Where the bytes of a copy are.
+#[derive(Clone)]
+enum Kept {
+    /// In the memory of this node.
+    Memory(Arc<Segment>),
+    /// In burst buffers.
+    Buffers(Arc<OwedFile>),
+}
+
+impl Kept {
+    /// Bytes of the store.
+    fn bytes(&self) -> u64 {
+        match self {
+            Kept::Memory(segment) => segment.resident_bytes(),
+            Kept::Buffers(_) => 0,
+        }
+    }
+}
+
+/// The bytes of a copy.
+pub enum Bytes {
+    /// None: the file is empty.
+    None,
+    /// In memory. Blocks that are not in the set were never written.
+    Memory(Arc<Segment>, BTreeSet<u64>),
+    /// In burst buffers.
+    Buffers(Owe, Arc<OwedFile>),
+}
+
 /// What a copy is, to be put in the place of its file.
 pub struct Content {
-    /// Its bytes; `None` of an empty file.
-    pub segment: Option<Arc<Segment>>,
-    /// Blocks of it that were ever written; the others are holes.
-    pub present: BTreeSet<u64>,
+    /// Its bytes.
+    pub bytes: Bytes,
     /// Its length.
     pub length: u64,
     /// What it is put there for.
@@ -100,7 +130,7 @@ pub enum Purpose {
 impl Content {
     /// That of an empty file.
     pub fn empty(purpose: Purpose) -> Self {
-        Content { segment: None, present: BTreeSet::new(), length: 0, purpose }
+        Content { bytes: Bytes::None, length: 0, purpose }
     }
 }
 
@@ -136,7 +166,7 @@ impl HeldCopies {
         let begin = push.begin.as_ref().ok_or("it has no copy of this file")?;
         let owner = Owner { user_id: begin.user_id, directory: None, time_to_live: None };
         let segment = core.store.create_segment(0, owner).map_err(|error| error.to_string())?;
-        let state = State::new(begin.path(), segment);
+        let state = State::new(begin.path(), Kept::Memory(segment));
         let copy = HeldCopy {
             file: push.file(),
             epoch: push.epoch,
@@ -153,6 +183,40 @@ impl HeldCopies {
         Ok(())
     }
 
+    /// Begins to answer for a file that is in burst buffers.
+    pub fn begin_owed(
+        &self,
+        owner: NodeName,
+        owe: &Owe,
+        (stub, file): (Option<OwnedFd>, OwedFile),
+    ) -> Arc<HeldCopy> {
+        let mut state = State::new(path_of(&owe.path), Kept::Buffers(Arc::new(file)));
+        state.length = owe.length;
+        let copy = HeldCopy {
+            file: owe.file(),
+            epoch: owe.epoch,
+            owner,
+            node: owe.node.clone(),
+            holders: owe.holders.clone(),
+            stub: stub.filter(|_| self.count() < stubs_max()),
+            since: Instant::now(),
+            is_orphan: AtomicBool::new(false),
+            is_nameless: AtomicBool::new(false),
+            state: Mutex::new(state),
+        };
+        self.copies.lock().entry(owe.epoch).or_insert_with(|| Arc::new(copy)).clone()
+    }
+
+    /// Files in burst buffers that nobody counts on any more, since the last call.
+    pub fn take_over(&self) -> Vec<Arc<OwedFile>> {
+        std::mem::take(&mut *self.over.lock())
+    }
+
+    /// Those of them that buffers could not be told of.
+    pub fn not_yet(&self, files: Vec<Arc<OwedFile>>) {
+        self.over.lock().extend(files);
+    }
+
     /// Applies a message; the reason where that cannot be.
     pub fn push(
         &self,
@@ -166,11 +230,11 @@ impl HeldCopies {
             return Err("its copy is of another file".to_owned());
         }
         let mut state = copy.state.lock();
-        let before = state.segment.resident_bytes();
+        let before = state.kept.bytes();
         let room = (core.config.capacity_bytes.min(core.store.stats().capacity_bytes) / SHARE)
             .saturating_sub(self.bytes() - before.min(self.bytes()));
         let taken = state.take(push, bytes, room);
-        let after = state.segment.resident_bytes();
+        let after = state.kept.bytes();
         self.bytes.fetch_add(after.wrapping_sub(before), Ordering::AcqRel);
         taken
     }
@@ -193,13 +257,15 @@ impl HeldCopies {
         let removed = self.copies.lock().remove(&copy.epoch).is_some();
         let mut state = copy.state.lock();
         (state.is_closed, state.is_dropped) = (true, true);
-        let bytes = state.segment.resident_bytes();
-        if removed {
-            self.bytes.fetch_sub(bytes, Ordering::AcqRel);
-        }
-        let segment = state.segment.clone();
+        let kept = state.kept.clone();
         drop(state);
-        segment.discard();
+        if removed {
+            self.bytes.fetch_sub(kept.bytes(), Ordering::AcqRel);
+        }
+        match kept {
+            Kept::Memory(segment) => segment.discard(),
+            Kept::Buffers(file) => self.over.lock().push(file),
+        }
     }
 }
 
@@ -216,9 +282,33 @@ impl HeldCopy {
             return None;
         }
         state.is_closed = true;
-        let present = state.segment.resident_blocks().map(|(block, _)| block).collect();
-        let (segment, length) = (Some(state.segment.clone()), state.length);
-        Some(Content { segment, present, length, purpose: Purpose::Copy })
+        let bytes = match &state.kept {
+            Kept::Memory(segment) => {
+                let present = segment.resident_blocks().map(|(block, _)| block).collect();
+                Bytes::Memory(segment.clone(), present)
+            }
+            Kept::Buffers(file) => Bytes::Buffers(file.told()?, file.clone()),
+        };
+        Some(Content { bytes, length: state.length, purpose: Purpose::Copy })
+    }
+
+    /// Of a file in burst buffers: what answers for it there, while it takes messages.
+    pub fn in_buffers(&self) -> Option<Arc<OwedFile>> {
+        let state = self.state.lock();
+        match &state.kept {
+            Kept::Buffers(file) if !state.is_closed => Some(file.clone()),
+            _ => None,
+        }
+    }
+
+    /// Notes what was told of a file in burst buffers; false where it takes no messages any more.
+    pub fn note_owed(&self, owe: &Owe) -> bool {
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return false;
+        }
+        (state.path, state.length) = (path_of(&owe.path), owe.length);
+        true
     }
 
     /// Whether it takes no more messages.
@@ -228,7 +318,7 @@ impl HeldCopy {
 
     /// Bytes of memory that it has.
     pub fn bytes(&self) -> u64 {
-        self.state.lock().segment.resident_bytes()
+        self.state.lock().kept.bytes()
     }
 
     /// Notes where the file was found; whether that is news. A stub that was exchanged for a copy
@@ -259,10 +349,10 @@ impl HeldCopy {
 
 impl State {
     /// An empty copy.
-    fn new(path: PathBuf, segment: Arc<Segment>) -> Self {
+    fn new(path: PathBuf, kept: Kept) -> Self {
         let stays_because = String::new();
         let (is_closed, is_dropped) = (false, false);
-        State { path, stays_because, segment, length: 0, number: 0, is_closed, is_dropped }
+        State { path, stays_because, kept, length: 0, number: 0, is_closed, is_dropped }
     }
 
     /// Takes a message, if it is the next one.
@@ -286,7 +376,7 @@ impl State {
             self.path = begin.path();
         }
         if let Some(shortest) = push.cut_bytes
-            && shortest < self.segment.size()
+            && shortest < self.segment()?.size()
         {
             self.set_size(shortest)?;
             self.length = self.length.min(shortest);
@@ -299,24 +389,31 @@ impl State {
         Ok(())
     }
 
+    fn segment(&self) -> Result<&Arc<Segment>, String> {
+        match &self.kept {
+            Kept::Memory(segment) => Ok(segment),
+            Kept::Buffers(_) => Err("its copy is in burst buffers".to_owned()),
+        }
+    }
+
     fn set_size(&self, bytes: u64) -> Result<(), String> {
-        self.segment.set_size(bytes).map_err(|error| error.to_string())
+        self.segment()?.set_size(bytes).map_err(|error| error.to_string())
     }
 
     fn put(&self, offset: u64, bytes: &[u8], room: u64) -> Result<(), String> {
-        let end = offset + bytes.len() as u64;
-        if end > self.segment.size() {
+        let (end, segment) = (offset + bytes.len() as u64, self.segment()?);
+        if end > segment.size() {
             self.set_size(end)?;
         }
-        let (block_bytes, mut at) = (self.segment.block_bytes(), offset);
+        let (block_bytes, mut at) = (segment.block_bytes(), offset);
         while at < end {
             let block = at / block_bytes;
             let upto = end.min((block + 1) * block_bytes);
-            if self.segment.state(block) == BlockState::Absent {
+            if segment.state(block) == BlockState::Absent {
                 self.begin_block(block, room)?;
             }
             let part = &bytes[(at - offset) as usize..(upto - offset) as usize];
-            if self.segment.write_resident(at, part) < part.len() as u64 {
+            if segment.write_resident(at, part) < part.len() as u64 {
                 return Err("a block of its copy cannot be written".to_owned());
             }
             at = upto;
@@ -327,11 +424,11 @@ impl State {
     /// A block of zeros.
     fn begin_block(&self, block: u64, room: u64) -> Result<(), String> {
         let none = || "it has no memory for its copy".to_owned();
-        let held = self.segment.resident_bytes();
-        if held + self.segment.block_bytes() > room {
+        let segment = self.segment()?;
+        if segment.resident_bytes() + segment.block_bytes() > room {
             return Err(none());
         }
-        match self.segment.begin_fill(block) {
+        match segment.begin_fill(block) {
             FillStart::Started(mut fill) => {
                 fill.fill(0);
                 match fill.commit(BlockState::MemoryOnly) {
@@ -359,7 +456,8 @@ mod tests {
             ..StoreConfig::default()
         });
         let owner = Owner { user_id: 0, directory: None, time_to_live: None };
-        State::new(PathBuf::new(), store.unwrap().create_segment(0, owner).unwrap())
+        let segment = store.unwrap().create_segment(0, owner).unwrap();
+        State::new(PathBuf::new(), Kept::Memory(segment))
     }
 
     fn push(number: u64, cut_bytes: Option<u64>, offset: u64, length: Option<u64>) -> Push {
@@ -369,8 +467,9 @@ mod tests {
 
     fn content(state: &State) -> Vec<u8> {
         let mut bytes = vec![0; state.length as usize];
-        for block in 0..state.segment.blocks() {
-            if let Some(pin) = state.segment.pin_block(block) {
+        let segment = state.segment().unwrap();
+        for block in 0..segment.blocks() {
+            if let Some(pin) = segment.pin_block(block) {
                 let from = (block * BLOCK) as usize;
                 let upto = bytes.len().min(from + pin.len());
                 bytes[from..upto].copy_from_slice(&pin[..upto - from]);
@@ -418,7 +517,8 @@ mod tests {
         held.drop_unneeded(&one);
         held.drop_unneeded(&two);
         assert!(held.get(1).is_some() && held.get(2).is_none());
-        assert!(content.segment.unwrap().pin_block(0).is_some(), "its bytes are there");
+        let Bytes::Memory(segment, _) = content.bytes else { panic!("it is in memory") };
+        assert!(segment.pin_block(0).is_some(), "its bytes are there");
         assert!(two.close().is_none(), "it is not put in place any more");
     }
 

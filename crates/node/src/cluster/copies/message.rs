@@ -20,6 +20,8 @@ pub enum Asked {
     IsStart(String),
     /// Whether it put its copy of this time in memory in the place of the file.
     WasPlaced(u64),
+    /// To answer for a file that is in burst buffers.
+    Owe(Owe),
 }
 
 /// A change of a copy.
@@ -41,6 +43,34 @@ pub struct Push {
     pub offset: u64,
     /// Then this is the length that the next program may count on.
     pub length: Option<u64>,
+}
+
+/// A file that burst buffers owe to the PFS: all that is needed to bring it there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Owe {
+    /// See [`super::super::shared::Shared::words`].
+    pub file: [u64; 2],
+    /// The node that has the file, and which start of it.
+    pub member: String,
+    pub node: String,
+    /// What its time in memory is called, and its blocks.
+    pub epoch: u64,
+    /// Rises with each change of what is said here.
+    pub number: u64,
+    /// Path below the PFS directory.
+    pub path: Vec<u8>,
+    /// All nodes that answer for it.
+    pub holders: Vec<String>,
+    /// The nodes with its blocks, and their weights.
+    pub servers: Vec<(String, u64)>,
+    /// Length of each packet but the last one.
+    pub packet_bytes: u64,
+    /// Packets of a block.
+    pub block_packets: u64,
+    /// Length of the file.
+    pub length: u64,
+    /// Packets that were stored, counted through the file; the others are holes.
+    pub packets: Vec<(u64, u64)>,
 }
 
 /// Where the file is, and whose.
@@ -85,6 +115,13 @@ pub type PushAnswer = Result<(), String>;
 pub type AuditAnswer = Result<Vec<u64>, String>;
 
 impl Push {
+    /// Which file.
+    pub fn file(&self) -> FileKey {
+        FileKey { inode: self.file[0], generation: self.file[1] }
+    }
+}
+
+impl Owe {
     /// Which file.
     pub fn file(&self) -> FileKey {
         FileKey { inode: self.file[0], generation: self.file[1] }

@@ -1,6 +1,7 @@
 //! Copies of memory-only files on other nodes (rule option `copies`).
 //!
 //! * `push`: the node that has a file brings the copies up to date before a sync returns.
+//! * `owing`: the same for files that are in burst buffers. `owed`: what this node answers for.
 //! * `held`: what this node holds of others' files.
 //! * `audit`: both sides compare what is counted on and what is held.
 //! * `give_back`: a copy is needed, or its memory, or the node of the file is gone; `replace`: it
@@ -23,6 +24,8 @@ mod find;
 mod give_back;
 mod held;
 pub(super) mod message;
+mod owed;
+pub(crate) mod owing;
 mod pass;
 mod place;
 mod push;
@@ -31,11 +34,12 @@ mod unsettled;
 
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
-use tidepool_cluster::NodeName;
+use tidepool_cluster::{FileKey, NodeName};
 use tidepool_proto::FileId;
 use tidepool_proto::cluster::CopiesStatus;
 
@@ -190,6 +194,8 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
             postcard::to_stdvec(&AuditAnswer::Ok(cluster.answer_audit(from, &audit)))
         }
         (Asked::Audit(_), None) => postcard::to_stdvec(&AuditAnswer::Err(unmet())),
+        (Asked::Owe(owe), Some(core)) => postcard::to_stdvec(&cluster.take_owe(&core, from, owe)),
+        (Asked::Owe(_), None) => postcard::to_stdvec(&PushAnswer::Err(unmet())),
         (Asked::GiveBack(asked), Some(core)) => {
             postcard::to_stdvec(&cluster.answer_give_back(&core, &asked))
         }
@@ -219,7 +225,8 @@ impl Cluster {
             return Err("it is being drained".to_owned());
         }
         if push.number == 1 {
-            let stub = self.check_stub_of(core, push)?;
+            let path = push.begin.as_ref().ok_or("it is not told where the file is")?.path();
+            let stub = self.check_stub_of(core, &path, (push.file(), push.epoch, &push.node))?;
             self.copies.held.begin(core, from, push, stub)?;
         }
         self.copies.held.push(core, from, push, bytes)
@@ -227,14 +234,18 @@ impl Cluster {
 
     /// Whether this node finds the stub, so that it could put the copy in its place; how it finds
     /// it again.
-    fn check_stub_of(&self, core: &Core, push: &message::Push) -> Result<OwnedFd, String> {
-        let path = push.begin.as_ref().ok_or("it is not told where the file is")?.path();
+    fn check_stub_of(
+        &self,
+        core: &Core,
+        path: &Path,
+        (file, epoch, node): (FileKey, u64, &str),
+    ) -> Result<OwnedFd, String> {
         let unseen = || "it does not see the stub of the file as it is told of it".to_owned();
-        let (mark, stub) = place::mark_at(core, &path, push.file())?.ok_or_else(unseen)?;
+        let (mark, stub) = place::mark_at(core, path, file)?.ok_or_else(unseen)?;
         let copies = mark.copies.as_ref();
         let is_named = copies.is_some_and(|copies| {
-            copies.epoch == push.epoch && copies.holders.iter().any(|it| it == self.me.as_str())
+            copies.epoch == epoch && copies.holders.iter().any(|it| it == self.me.as_str())
         });
-        if is_named && mark.node == push.node { Ok(stub) } else { Err(unseen()) }
+        if is_named && mark.node == node { Ok(stub) } else { Err(unseen()) }
     }
 }

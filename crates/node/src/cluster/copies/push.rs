@@ -71,7 +71,10 @@ impl Cluster {
         }
         // A holder may have been started anew since.
         let Some(lacking) = copied.lacking().or_else(|| copied.to_confirm()) else { return true };
-        let pushed = self.push_lacking(core, copied, cached, stub, lacking);
+        let pushed = match &copied.owing {
+            Some(owing) => self.owe_lacking(core, (copied, owing), (cached, stub), &lacking),
+            None => self.push_lacking(core, copied, cached, stub, lacking),
+        };
         if let Err(reason) = &pushed {
             copied.end();
             self.copies.missing.add(1);

@@ -12,6 +12,7 @@
 //! it may go on at any moment, and write into the old one. A program beside Tidepool asks for no
 //! right; what it wrote to the stub is looked for again before the copy is renamed.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -27,7 +28,7 @@ use tidepool_proto::stub::{STUB_ATTRIBUTE, copy_attribute, taken_attribute};
 use tidepool_store::Segment;
 
 use super::claim::{Claim, Taker, finish, said};
-use super::held::{Content, Purpose};
+use super::held::{Bytes, Content, Purpose};
 use super::place::{Place, failed};
 use crate::core::Core;
 use crate::file::stub;
@@ -157,8 +158,10 @@ fn promises(stub: &dyn LowerFile) -> Result<bool, String> {
 /// Writes the copy into the file beside the stub, with owner, mode and attributes, durably.
 fn write_beside(file: &File, stub: &dyn LowerFile, content: &Content) -> Result<Facts, String> {
     let written = |error: io::Error| format!("writing the copy: {error}");
-    if let Some(segment) = &content.segment {
-        write_blocks(content, segment, file)?;
+    match &content.bytes {
+        Bytes::None => {}
+        Bytes::Memory(segment, present) => write_blocks((segment, present), content.length, file)?,
+        Bytes::Buffers(owe, owed) => owed.write_into(owe, file)?,
     }
     file.set_len(content.length).map_err(written)?;
     file.sync_all().map_err(written)?;
@@ -209,15 +212,18 @@ fn check_names(names: u64) -> Result<(), String> {
 }
 
 /// Writes what was ever written of a copy; the rest is holes.
-fn write_blocks(content: &Content, segment: &Segment, file: &File) -> Result<(), String> {
-    let Content { present, length, .. } = content;
+fn write_blocks(
+    (segment, present): (&Segment, &BTreeSet<u64>),
+    length: u64,
+    file: &File,
+) -> Result<(), String> {
     for block in 0..segment.blocks() {
         let start = block * segment.block_bytes();
-        if start >= *length {
+        if start >= length {
             break;
         }
         if let Some(pin) = segment.pin_block(block) {
-            let part = (*length - start).min(pin.len() as u64) as usize;
+            let part = (length - start).min(pin.len() as u64) as usize;
             let written = file.write_all_at(&pin[..part], start);
             written.map_err(|error| format!("writing the copy: {error}"))?;
         } else if present.contains(&block) {

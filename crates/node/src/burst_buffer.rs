@@ -1,0 +1,142 @@
+//! [`BurstBuffer`]: memory, and a disk, of this node that take what jobs on other nodes write until
+//! the PFS has it.
+//!
+//! It is a server of `tidepool-buffer` in this process. Other nodes reach it by their authenticated
+//! connections (see `cluster::buffers`), programs of this machine on loopback, where that is asked
+//! for.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidepool_buffer::client::{self, Client, ClientSettings, Connect};
+use tidepool_buffer::disk::{Disk, DiskSettings, Owed};
+use tidepool_buffer::memory::Memory;
+use tidepool_buffer::placement::{Member, Placement, Pool};
+use tidepool_buffer::server::{InMemory, Keeper, Server, Settings, Shared};
+use tidepool_proto::buffer::BufferStatus;
+use tidepool_proto::config::BufferConfig;
+use tidepool_proto::{Error, ErrorKind, Result};
+
+/// Most bytes of a message with commands, and of its answers: the transport adds its own to 1 MiB.
+pub const MESSAGE_BYTES_MAX: usize = (1 << 20) - (4 << 10);
+/// How long what a node stores waits for room: it has the bytes, and can bring them to the PFS.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Threads that write to the disk.
+const DISK_THREADS: usize = 4;
+/// See [`DiskSettings::replaced_bytes_max`].
+const REPLACED_BYTES_MAX: u64 = 8 << 20;
+
+/// See the module's documentation.
+pub struct BurstBuffer {
+    config: BufferConfig,
+    server: Server,
+    notes: Vec<String>,
+}
+
+impl BurstBuffer {
+    /// Reads what an earlier start left on the disk, and serves.
+    ///
+    /// # Errors
+    /// The directory or the address cannot be had.
+    pub fn start(config: &BufferConfig) -> Result<Self> {
+        let memory = Arc::new(Memory::new(config.memory_bytes));
+        let mut notes = Vec::new();
+        let keeper: Box<dyn Keeper> = match &config.directory {
+            None => Box::new(InMemory),
+            Some(directory) => {
+                let settings = DiskSettings {
+                    directory: directory.clone(),
+                    capacity_bytes: config.disk_bytes,
+                    threads: DISK_THREADS,
+                    patience: PATIENCE,
+                    replaced_bytes_max: REPLACED_BYTES_MAX,
+                };
+                let (disk, replayed) = Disk::open(&settings, memory.clone()).map_err(|error| {
+                    let detail = directory.display().to_string();
+                    failed("buffer_directory", detail, error)
+                        .remedy("give a directory on a local disk that no other node uses")
+                })?;
+                tracing::info!(
+                    blocks = replayed.blocks,
+                    bytes = replayed.bytes,
+                    "the burst buffer read what is owed to the PFS"
+                );
+                let place = directory.display();
+                notes.extend(replayed.damaged.iter().map(|what| {
+                    format!("of what the burst buffer owes, this is broken in {place}: {what}")
+                }));
+                notes.extend(replayed.set_aside.iter().map(|file| {
+                    format!("the burst buffer set {place}/{file} aside: it was never synced")
+                }));
+                Box::new(disk)
+            }
+        };
+        let listen = |address: &std::net::SocketAddr| {
+            TcpListener::bind(address)
+                .map_err(|error| failed("buffer_address", address.to_string(), error))
+        };
+        let listener = config.address.as_ref().map(listen).transpose()?;
+        let settings = Settings { patience: PATIENCE, ..Settings::default() };
+        let server = Server::start(listener, settings, memory, keeper)
+            .map_err(|error| failed("buffer_bytes", String::new(), error))?;
+        Ok(BurstBuffer { config: config.clone(), server, notes })
+    }
+
+    /// What is lost or was left out at the start, one line each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Whether what it owes is there again after a crash.
+    pub fn is_on_disk(&self) -> bool {
+        self.config.directory.is_some()
+    }
+
+    /// All blocks on its disk that the PFS does not have.
+    pub fn owed(&self) -> Vec<Owed> {
+        self.shared().keeper.owed()
+    }
+
+    /// The server, which obeys commands.
+    pub fn shared(&self) -> &Arc<Shared> {
+        self.server.shared()
+    }
+
+    /// A way to it within this process.
+    pub fn way(&self) -> Connect {
+        let shared = self.shared().clone();
+        let obey = move |commands: &[u8], _: Duration| shared.obey(commands, MESSAGE_BYTES_MAX);
+        client::messages(MESSAGE_BYTES_MAX, obey)
+    }
+
+    /// A client of it alone.
+    pub fn local(&self) -> Client {
+        let member = Member { name: "this node".to_owned(), weight: 1.0 };
+        let pool = Pool::new(vec![member], Placement::Block).expect("one member is a pool");
+        Client::new(pool, vec![self.way()], ClientSettings::default())
+    }
+
+    /// What it has.
+    pub fn status(&self) -> BufferStatus {
+        let (usage, totals) = (self.server.usage(), self.shared().keeper.totals());
+        BufferStatus {
+            memory_limit_bytes: usage.capacity_bytes,
+            memory_bytes: usage.used_bytes,
+            memory_owed_bytes: usage.owed_bytes,
+            waiting_writers: usage.waiting,
+            disk_limit_bytes: self.is_on_disk().then_some(self.config.disk_bytes),
+            disk_bytes: totals.disk_bytes,
+            owed_blocks: totals.owed_blocks,
+            owed_bytes: totals.owed_bytes,
+            owed_oldest_s: totals.oldest.map(|age| age.as_secs()),
+            failed_blocks: totals.failed_blocks,
+            address: self.server.address().map(|address| address.to_string()),
+        }
+    }
+}
+
+fn failed(option: &str, detail: String, error: std::io::Error) -> Error {
+    let operation = format!("starting the burst buffer (option `{option}`)");
+    Error::new(ErrorKind::Unsupported, operation, detail).caused_by(error)
+}

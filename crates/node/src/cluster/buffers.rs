@@ -1,0 +1,183 @@
+//! Burst buffers of other nodes: which nodes have one, and the way to it by the peer port.
+//!
+//! Commands go in messages of the authenticated connections. They are obeyed for members that
+//! proved that they see the same files.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tidepool_buffer::client::{self, Client, ClientSettings, Connect};
+use tidepool_buffer::placement::{Member, Placement, Pool};
+use tidepool_cluster::NodeName;
+
+use super::{Cluster, threads};
+use crate::burst_buffer::{MESSAGE_BYTES_MAX, PATIENCE};
+
+/// What is asked of a node about its burst buffer. Commands follow the message.
+#[derive(Debug, Serialize, Deserialize)]
+enum Asked {
+    /// Whether it has one.
+    Facts,
+    /// To obey commands.
+    Obey,
+}
+
+/// What a node says of its burst buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// What it owes is there again after a crash.
+    pub is_on_disk: bool,
+    /// Its memory, which is its share in what is spread.
+    pub memory_bytes: u64,
+}
+
+/// What is known of burst buffers of other nodes.
+#[derive(Default)]
+pub struct Buffers {
+    known: Mutex<BTreeMap<NodeName, (Option<Facts>, Instant)>>,
+    /// That of all which were there last.
+    client: Mutex<Option<Arc<Client>>>,
+    /// There was none for the last file.
+    is_short: AtomicBool,
+}
+
+impl Buffers {
+    /// Says once, and again after it was otherwise, that there is none.
+    pub fn note_placed(&self, is_placed: bool) {
+        if !is_placed && !self.is_short.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "no other node has a burst buffer with a disk: files of mode `alw` are written \
+                 through; start one with `buffer_bytes` and `buffer_directory`"
+            );
+        } else if is_placed {
+            self.is_short.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// A client of these nodes, which files share.
+    pub fn shared_client(
+        &self,
+        members: &[Member],
+        make: impl FnOnce() -> Result<Arc<Client>, String>,
+    ) -> Option<Arc<Client>> {
+        let mut client = self.client.lock();
+        if client.as_ref().is_none_or(|it| it.pool().members() != members) {
+            *client = make().ok();
+        }
+        client.clone()
+    }
+}
+
+/// Time after which a node is asked again.
+const ASK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Answers another node.
+pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
+    let Ok((asked, commands)) = postcard::take_from_bytes::<Asked>(request) else {
+        return Vec::new();
+    };
+    let core = cluster.core.upgrade().filter(|_| !cluster.is_stopping());
+    let core = core.filter(|_| cluster.proofs.holds(from));
+    let buffer = core.as_ref().and_then(|core| core.burst_buffer.as_deref());
+    match asked {
+        Asked::Facts => {
+            let facts = buffer.map(|buffer| Facts {
+                is_on_disk: buffer.is_on_disk(),
+                memory_bytes: buffer.status().memory_limit_bytes,
+            });
+            postcard::to_stdvec(&facts).unwrap_or_default()
+        }
+        Asked::Obey => {
+            let answers =
+                buffer.and_then(|it| it.shared().obey(commands, MESSAGE_BYTES_MAX - 1).ok());
+            answers
+                .unwrap_or_else(|| b"SERVER_ERROR it takes nothing from this node now\r\n".into())
+        }
+    }
+}
+
+impl Cluster {
+    /// Asks members whether they have a burst buffer, now and then.
+    pub(super) fn look_for_buffers(&self) {
+        let members = self.members.lock().members();
+        for node in members.into_iter().map(|member| member.name) {
+            let is_known = || {
+                let known = self.buffers.known.lock();
+                known.get(&node).is_some_and(|(_, at)| at.elapsed() < ASK_INTERVAL)
+            };
+            if node == self.me || !self.proofs.holds(&node) || is_known() {
+                continue;
+            }
+            let facts = self.ask_for_facts(&node);
+            let before = self.buffers.known.lock().insert(node.clone(), (facts, Instant::now()));
+            if facts.is_some() && before.is_none_or(|(before, _)| before != facts) {
+                tracing::info!(%node, ?facts, "it has a burst buffer");
+            }
+        }
+    }
+
+    fn ask_for_facts(&self, node: &NodeName) -> Option<Facts> {
+        let request = threads::about_buffers(&postcard::to_stdvec(&Asked::Facts).ok()?);
+        let reply = self.transport.call(node.as_str(), &request, self.config.peer_timeout).ok()?;
+        postcard::from_bytes::<Option<Facts>>(&reply).ok()?
+    }
+
+    /// The other nodes that are there and have a burst buffer whose blocks outlast a crash, with
+    /// their shares.
+    pub(super) fn buffer_nodes(&self) -> Vec<Member> {
+        let known = self.buffers.known.lock().clone();
+        let members = self.members.lock();
+        let is_there = |node: &NodeName| members.is_alive(node) && self.proofs.holds(node);
+        let on_disk = known.into_iter().filter_map(|(node, (facts, _))| {
+            facts.filter(|it| it.is_on_disk).map(|facts| (node, facts))
+        });
+        let member = |(node, facts): (NodeName, Facts)| Member {
+            name: node.to_string(),
+            weight: facts.memory_bytes as f64,
+        };
+        on_disk.filter(|(node, _)| is_there(node)).map(member).collect()
+    }
+
+    /// A client of the burst buffers of these nodes, of which this one may be one.
+    ///
+    /// # Errors
+    /// They make no pool; this node has no buffer.
+    pub(super) fn buffer_client(
+        &self,
+        members: Vec<Member>,
+        placement: Placement,
+    ) -> Result<Client, String> {
+        let ways = members.iter().map(|member| self.way_to(&member.name));
+        let ways = ways.collect::<Result<Vec<_>, _>>()?;
+        let pool = Pool::new(members, placement).map_err(|error| error.to_string())?;
+        let deadline = PATIENCE + 2 * self.config.peer_timeout;
+        let settings = ClientSettings { deadline, ..ClientSettings::default() };
+        Ok(Client::new(pool, ways, settings))
+    }
+
+    fn way_to(&self, node: &str) -> Result<Connect, String> {
+        if node == self.me.as_str() {
+            let core = self.core.upgrade().ok_or("it ends")?;
+            let buffer = core.burst_buffer.as_ref().ok_or("this node has no burst buffer now")?;
+            return Ok(buffer.way());
+        }
+        let name = NodeName::new(node).map_err(|error| error.to_string())?;
+        let (myself, head) = (self.myself.clone(), postcard::to_stdvec(&Asked::Obey));
+        let head = Arc::new(threads::about_buffers(&head.map_err(|error| error.to_string())?));
+        let bytes_max = MESSAGE_BYTES_MAX - head.len();
+        let call = move |commands: &[u8], left: Duration| {
+            let cluster = myself.upgrade().ok_or_else(|| io::Error::other("this node ends"))?;
+            if let Some(reason) = cluster.why_not_asked(&name) {
+                return Err(io::Error::new(io::ErrorKind::NotConnected, reason));
+            }
+            let message = [&head[..], commands].concat();
+            cluster.transport.call(name.as_str(), &message, left).map_err(io::Error::other)
+        };
+        Ok(client::messages(bytes_max, call))
+    }
+}

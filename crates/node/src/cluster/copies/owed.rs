@@ -1,0 +1,203 @@
+//! The side of a node with a burst buffer: files for which it answers, because it was told of them
+//! by the node that has them (`owing`). If that node goes, this one brings them to the PFS, as any
+//! holder of a copy does (`give_back`).
+//!
+//! What it was told is in its own buffer, on the disk, under a key of its own: it is there again
+//! when the node is started again.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use parking_lot::Mutex;
+use tidepool_buffer::client::{Client, Keep};
+use tidepool_buffer::placement::{Member, Placement};
+use tidepool_cluster::NodeName;
+
+use super::message::{Owe, path_of};
+use super::owing::{TOLD_BLOCK, place_of, told_key};
+use super::place;
+use crate::cluster::Cluster;
+use crate::core::Core;
+
+/// First byte of what is kept of a file, before the rest: another release may tell more.
+const FORM: u8 = 1;
+/// Packets that are read at a time.
+const TOGETHER: u64 = 16;
+
+/// A file in burst buffers.
+pub struct OwedFile {
+    /// Of the nodes that have its blocks.
+    client: Client,
+    told: Mutex<Option<Owe>>,
+}
+
+impl OwedFile {
+    /// What was told last.
+    pub fn told(&self) -> Option<Owe> {
+        self.told.lock().clone()
+    }
+
+    /// Writes its bytes; what was never written are holes.
+    pub fn write_into(&self, owe: &Owe, file: &File) -> Result<(), String> {
+        let parts = owe.packets.iter().flat_map(|(from, upto)| {
+            let step = |at: &u64| {
+                let of_block = (at / owe.block_packets + 1) * owe.block_packets;
+                Some((*at + TOGETHER).min(of_block).min(*upto))
+            };
+            let starts = std::iter::successors(Some(*from), step);
+            starts.take_while(|at| at < upto).map(move |at| (at, step(&at).unwrap_or(at)))
+        });
+        for (from, upto) in parts {
+            let block = place_of(owe.epoch, from).0;
+            let packets: Vec<u32> = (from..upto).map(|it| place_of(owe.epoch, it).1).collect();
+            let fetched = self.client.get(&block, &packets).map_err(|error| error.to_string())?;
+            for (packet, bytes) in (from..upto).zip(fetched) {
+                let bytes = bytes.ok_or_else(|| {
+                    format!("packet {packet} of it is not in the burst buffer that was to have it")
+                })?;
+                let start = packet * owe.packet_bytes;
+                let length = owe.length.saturating_sub(start).min(bytes.len() as u64);
+                file.write_all_at(&bytes[..length as usize], start)
+                    .map_err(|error| format!("writing the copy: {error}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has all buffers forget it.
+    fn release(&self) -> Result<(), String> {
+        let Some(owe) = self.told() else { return Ok(()) };
+        let mut blocks: Vec<u64> = owe
+            .packets
+            .iter()
+            .flat_map(|(from, upto)| from / owe.block_packets..=(upto - 1) / owe.block_packets)
+            .collect();
+        blocks.dedup();
+        for block in blocks {
+            let (block, _) = place_of(owe.epoch, block * owe.block_packets);
+            self.client.forget(&block).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+impl Cluster {
+    /// Answers for a file from now on, as it is told; the reason where that cannot be.
+    pub(super) fn take_owe(&self, core: &Core, from: &NodeName, owe: Owe) -> Result<(), String> {
+        if core.drained.is_on() {
+            return Err("it is being drained".to_owned());
+        }
+        let buffer = core.burst_buffer.as_ref().filter(|buffer| buffer.is_on_disk());
+        let buffer = buffer.ok_or("it has no burst buffer with a disk")?;
+        if owe.member != from.as_str() || !is_sound(&owe) {
+            return Err("it does not answer for such a file".to_owned());
+        }
+        let copy = match self.copies.held.get(owe.epoch) {
+            Some(copy) => copy,
+            None if owe.number > 1 => return Err("it has no copy of this file".to_owned()),
+            None => {
+                let of = (owe.file(), owe.epoch, owe.node.as_str());
+                let stub = self.check_stub_of(core, &path_of(&owe.path), of)?;
+                let file = self.owed_file(&owe)?;
+                self.copies.held.begin_owed(from.clone(), &owe, (Some(stub), file))
+            }
+        };
+        if copy.owner != *from || copy.node != owe.node || copy.file != owe.file() {
+            return Err("its copy is of another file".to_owned());
+        }
+        let file = copy.in_buffers().ok_or("its copy was given back")?;
+        let mut told = file.told.lock();
+        match &*told {
+            Some(before) if before.number > owe.number => {
+                return Err("it was told of this file later".to_owned());
+            }
+            Some(before) if *before == owe => return Ok(()),
+            _ => {}
+        }
+        let mut kept = vec![FORM];
+        kept.extend(postcard::to_stdvec(&owe).map_err(|error| error.to_string())?);
+        let key = told_key(owe.epoch);
+        buffer
+            .local()
+            .put(&key.block, &[(key.packet, &kept)], Keep::Durable)
+            .map_err(|error| error.to_string())?;
+        let is_open = copy.note_owed(&owe);
+        *told = Some(owe);
+        if is_open { Ok(()) } else { Err("its copy was given back".to_owned()) }
+    }
+
+    fn owed_file(&self, owe: &Owe) -> Result<OwedFile, String> {
+        let member =
+            |(name, weight): &(String, u64)| Member { name: name.clone(), weight: *weight as f64 };
+        let members = owe.servers.iter().map(member).collect();
+        let client = self.buffer_client(members, Placement::Block)?;
+        Ok(OwedFile { client, told: Mutex::default() })
+    }
+
+    /// Answers again for what an earlier start of this node answered for.
+    pub(super) fn answer_for_owed(&self, core: &Core, is_read: &mut bool) {
+        let Some(buffer) = core.burst_buffer.as_ref().filter(|_| !*is_read) else { return };
+        *is_read = true;
+        let told = buffer.owed().into_iter().filter(|owed| owed.block.block == TOLD_BLOCK);
+        for epoch in told.map(|owed| owed.block.epoch) {
+            let (key, client) = (told_key(epoch), buffer.local());
+            let found = client.get(&key.block, &[key.packet]).map_err(|error| error.to_string());
+            let answered = found.and_then(|mut packets| {
+                let kept = packets.pop().flatten().ok_or("it is not there")?;
+                let (form, rest) = kept.split_first().ok_or("it is empty")?;
+                let owe = postcard::from_bytes::<Owe>(rest).ok().filter(|_| *form == FORM);
+                let owe = owe.filter(is_sound).ok_or("another release wrote it")?;
+                self.answer_again(core, owe)
+            });
+            if let Err(reason) = answered {
+                tracing::error!(
+                    epoch = format!("{epoch:016x}"),
+                    reason,
+                    "the burst buffer does not know the file of what it owes to the PFS"
+                );
+            }
+        }
+    }
+
+    fn answer_again(&self, core: &Core, owe: Owe) -> Result<(), String> {
+        let owner = NodeName::new(&owe.member).map_err(|error| error.to_string())?;
+        let path = path_of(&owe.path);
+        tracing::info!(path = %path.display(), %owner, "it is owed to the PFS");
+        let stub = place::mark_at(core, &path, owe.file()).ok().flatten().map(|(_, stub)| stub);
+        let file = self.owed_file(&owe)?;
+        *file.told.lock() = Some(owe.clone());
+        self.copies.held.begin_owed(owner, &owe, (stub, file));
+        Ok(())
+    }
+
+    /// Has the buffers forget files that nobody counts on any more, and then this one what it was
+    /// told of them.
+    pub(super) fn release_owed(&self, core: &Core) {
+        let Some(buffer) = &core.burst_buffer else { return };
+        let mut not_yet = Vec::new();
+        for file in self.copies.held.take_over() {
+            let forgotten = file.release().and_then(|()| {
+                let epoch = file.told().map(|owe| owe.epoch);
+                let forget = |epoch| buffer.local().forget(&told_key(epoch).block);
+                epoch.map_or(Ok(()), forget).map_err(|error| error.to_string())
+            });
+            if let Err(reason) = forgotten {
+                tracing::debug!(reason, "a burst buffer keeps what is not owed any more");
+                not_yet.push(file);
+            }
+        }
+        self.copies.held.not_yet(not_yet);
+    }
+}
+
+/// Whether what is told can be of a file.
+fn is_sound(owe: &Owe) -> bool {
+    let are_in_order = owe.packets.iter().all(|(from, upto)| from < upto)
+        && owe.packets.windows(2).all(|pair| pair[0].1 < pair[1].0);
+    let end = owe.packets.last().map_or(0, |(_, upto)| *upto);
+    are_in_order
+        && (1..=1 << 20).contains(&owe.packet_bytes)
+        && owe.block_packets == super::owing::BLOCK_PACKETS
+        && end.checked_mul(owe.packet_bytes).is_some()
+        && end <= owe.length.div_ceil(owe.packet_bytes)
+}

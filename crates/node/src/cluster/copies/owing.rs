@@ -1,0 +1,308 @@
+//! The side of the node that has a file in mode `alw`: its bytes are in burst buffers of other
+//! nodes, on their disks, before a sync returns.
+//!
+//! Bytes go there in packets. One of the nodes also answers for the file: it is told where the file
+//! is, how long, and which packets there are, and would bring it to the PFS (`owed`).
+//!
+//! A packet is stored whole, over the one before. Where a crash comes in between, some of what was
+//! written since the last sync is there; nothing of what was synced is missing. So a file that is
+//! cut is told to be shorter before a packet of it is stored.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tidepool_buffer::client::{Client, Keep};
+use tidepool_buffer::key::{BlockName, PacketKey};
+use tidepool_buffer::placement::Placement;
+use tidepool_cluster::NodeName;
+use tidepool_proto::Version;
+use tidepool_proto::stub::Copies;
+use tidepool_proto::table::BlockState;
+
+use super::message::{Asked, Owe, PushAnswer};
+use crate::burst_buffer::PATIENCE;
+use crate::cluster::shared::Shared;
+use crate::cluster::{Cluster, threads};
+use crate::core::Core;
+use crate::file::cached_version::CachedVersion;
+use crate::file::copied::{Copied, Lacking};
+use crate::file::ranges::Ranges;
+use crate::file::stub::Stub;
+
+/// Bytes of a packet: blocks of the store are multiples of it, and it fits into a message.
+pub const PACKET_BYTES: u64 = 512 << 10;
+/// Packets of a block, of 128 MiB.
+pub const BLOCK_PACKETS: u64 = 256;
+/// The block whose only packet is what is told of a file.
+pub const TOLD_BLOCK: u64 = u64::MAX;
+/// Packets that go to a server at a time.
+const TOGETHER: usize = 16;
+/// Bytes that are sent while a file is being written, before a sync asks for them.
+const AHEAD_BYTES: u64 = 16 << 20;
+
+/// The way of a file's bytes to burst buffers.
+#[derive(Debug)]
+pub struct Owing {
+    client: Arc<Client>,
+    stored: Mutex<Stored>,
+}
+
+/// What the buffers have.
+#[derive(Debug)]
+struct Stored {
+    /// Packets, counted through the file.
+    packets: Ranges,
+    /// Blocks of which something is not durable yet.
+    unsynced: BTreeSet<u64>,
+    told: Option<Owe>,
+    /// Nothing is sent before it is asked for any more: that failed.
+    is_lazy: bool,
+}
+
+/// The block of a packet that is counted through the file, and its number there.
+pub fn place_of(epoch: u64, packet: u64) -> (BlockName, u32) {
+    let block = BlockName { epoch, block: packet / BLOCK_PACKETS };
+    (block, (packet % BLOCK_PACKETS) as u32)
+}
+
+/// Where what is told of a file is kept.
+pub fn told_key(epoch: u64) -> PacketKey {
+    PacketKey { block: BlockName { epoch, block: TOLD_BLOCK }, packet: 0 }
+}
+
+impl Owing {
+    /// Length that is told, in bytes.
+    fn told_bytes(&self) -> u64 {
+        self.stored.lock().told.as_ref().map_or(0, |told| told.length)
+    }
+
+    /// The file is about to get another length: what is beyond it does not count any more. The
+    /// packet that is cut is to be stored again, as its old end would come back.
+    pub fn cut(&self, bytes: u64) -> Range<u64> {
+        let mut stored = self.stored.lock();
+        stored.packets.remove(bytes.div_ceil(PACKET_BYTES)..u64::MAX);
+        let start = bytes / PACKET_BYTES * PACKET_BYTES;
+        let is_stored = stored.packets.iter().any(|run| run.contains(&(bytes / PACKET_BYTES)));
+        start..if is_stored { bytes } else { start }
+    }
+
+    /// The nodes that have its bytes.
+    pub fn servers(&self) -> impl Iterator<Item = &str> {
+        self.client.pool().members().iter().map(|member| member.name.as_str())
+    }
+}
+
+impl Cluster {
+    /// Which burst buffers are to have a file that begins at `version`. `None` where no other node
+    /// has one that outlasts a crash.
+    pub fn place_in_buffers(&self, version: &Version) -> Option<Copied> {
+        let core = self.core.upgrade()?;
+        let client = self.client_of_all().filter(|_| version.id.device == core.pfs.device());
+        self.buffers.note_placed(client.is_some());
+        let client = client?;
+        let epoch = threads::random() as u64;
+        let pool = client.pool();
+        let holder = pool.members()[pool.server_of(&told_key(epoch))].name.clone();
+        let copies = Copies { epoch, holders: vec![holder], is_promised: false };
+        let stored = Stored {
+            packets: Ranges::exact(),
+            unsynced: BTreeSet::new(),
+            told: None,
+            is_lazy: false,
+        };
+        Some(Copied::new(copies, Some(Owing { client, stored: Mutex::new(stored) })))
+    }
+
+    /// Stores what the buffers lack, and tells who answers for the file.
+    pub(super) fn owe_lacking(
+        &self,
+        core: &Core,
+        (copied, owing): (&Copied, &Owing),
+        (cached, stub): (&CachedVersion, &Stub),
+        lacking: &Lacking,
+    ) -> Result<(), String> {
+        let path = stub.lower().relative_path().ok_or("it has no name any more")?;
+        let mut stored = owing.stored.lock();
+        let (epoch, size) = (copied.copies.epoch, cached.size());
+        let mut owe = Owe {
+            file: Shared::named(&cached.version()).words().0,
+            member: self.me.to_string(),
+            node: core.memory_only.node().to_owned(),
+            epoch,
+            number: lacking.first,
+            path: path.as_os_str().as_bytes().to_vec(),
+            holders: copied.copies.holders.clone(),
+            servers: weights(&owing.client),
+            packet_bytes: PACKET_BYTES,
+            block_packets: BLOCK_PACKETS,
+            length: size,
+            packets: Vec::new(),
+        };
+        let cut = lacking.shortest_bytes;
+        let is_cut = stored.told.as_ref().is_some_and(|told| cut < told.length);
+        if is_cut {
+            (owe.length, owe.packets) = (cut, runs(&stored.packets));
+            self.tell(&owe)?;
+            stored.told = Some(owe.clone());
+            owe.number += 1;
+        }
+        let packets = packets_of(cached, lacking, size);
+        self.store(owing, (epoch, &mut stored), cached, packets)?;
+        (owe.length, owe.packets) = (size, runs(&stored.packets));
+        self.tell(&owe)?;
+        copied.note_told(&path);
+        copied.brought_up_to_date(size, owe.number + 1);
+        stored.told = Some(owe);
+        Ok(())
+    }
+
+    /// Stores whole packets of a file that is being written, so that a sync has less to wait for.
+    pub fn push_ahead(&self, copied: &Copied, cached: &CachedVersion) {
+        let Some(owing) = &copied.owing else { return };
+        let told_bytes = owing.told_bytes();
+        let ahead = copied.take_ahead(PACKET_BYTES, cached.size(), (told_bytes, AHEAD_BYTES));
+        let Some(ranges) = ahead else { return };
+        let mut stored = owing.stored.lock();
+        let packets = ranges.iter().flat_map(|it| it.start / PACKET_BYTES..it.end / PACKET_BYTES);
+        let of = (copied.copies.epoch, &mut *stored);
+        let done = match of.1.is_lazy {
+            false => self.put(owing, of, cached, packets.collect(), false),
+            true => Err(String::new()),
+        };
+        if let Err(reason) = done {
+            // A sync tries again, or has the file written back.
+            tracing::debug!(reason, "nothing is stored ahead of a sync");
+            stored.is_lazy = true;
+            ranges.into_iter().for_each(|range| copied.note_write(range));
+        }
+    }
+
+    /// Stores packets so that all blocks are durable.
+    fn store(
+        &self,
+        owing: &Owing,
+        (epoch, stored): (u64, &mut Stored),
+        cached: &CachedVersion,
+        mut packets: Vec<u64>,
+    ) -> Result<(), String> {
+        let blocks: Vec<u64> = packets.iter().map(|packet| packet / BLOCK_PACKETS).collect();
+        let all = stored.packets.clone();
+        // Where nothing is left of a block it was cut.
+        stored.unsynced.retain(|block| all.last_within(range_of(*block)).is_some());
+        let lacking = stored.unsynced.iter().filter(|it| blocks.binary_search(it).is_err());
+        // One of them is stored again: its answer is that of its block.
+        packets.extend(lacking.filter_map(|block| all.last_within(range_of(*block))));
+        packets.sort_unstable();
+        self.put(owing, (epoch, stored), cached, packets, true)
+    }
+
+    /// Stores packets, in rising order. The last one of each block, or where `is_sync` the last one
+    /// here, makes all of it durable.
+    fn put(
+        &self,
+        owing: &Owing,
+        (epoch, stored): (u64, &mut Stored),
+        cached: &CachedVersion,
+        packets: Vec<u64>,
+        is_sync: bool,
+    ) -> Result<(), String> {
+        let (size, segment) = (cached.size(), cached.segment());
+        let Some(segment) = segment.filter(|_| !packets.is_empty()) else { return Ok(()) };
+        for of_block in packets.chunk_by(|a, b| a / BLOCK_PACKETS == b / BLOCK_PACKETS) {
+            let mut of_block = of_block.chunks(TOGETHER).peekable();
+            while let Some(some) = of_block.next() {
+                let mut pins = Vec::with_capacity(some.len());
+                for packet in some {
+                    let start = packet * PACKET_BYTES;
+                    let block = start / segment.block_bytes();
+                    let pin = segment.pin_block(block).ok_or("a block of it cannot be mapped")?;
+                    let from = (start - block * segment.block_bytes()) as usize;
+                    pins.push((pin, from..from + (size - start).min(PACKET_BYTES) as usize));
+                }
+                let mut bytes = Vec::with_capacity(some.len());
+                for (packet, (pin, range)) in some.iter().zip(&pins) {
+                    let of_it = pin.get(range.clone());
+                    let of_it = of_it.ok_or("a block of it is shorter than the file")?;
+                    bytes.push((place_of(epoch, *packet).1, of_it));
+                }
+                let (first, last) = (some[0], some[some.len() - 1]);
+                let block = place_of(epoch, first).0;
+                let is_last = is_sync && of_block.peek().is_none();
+                let is_durable = is_last || last % BLOCK_PACKETS == BLOCK_PACKETS - 1;
+                let keep = if is_durable { Keep::Durable } else { Keep::Owed };
+                // Whatever becomes of it, it may be there.
+                stored.unsynced.insert(block.block);
+                owing.client.put(&block, &bytes, keep).map_err(|error| error.to_string())?;
+                some.iter().for_each(|packet| stored.packets.add(*packet..packet + 1));
+                if is_durable {
+                    stored.unsynced.remove(&block.block);
+                }
+                let sent: usize = bytes.iter().map(|(_, bytes)| bytes.len()).sum();
+                self.copies.pushed_bytes.add(sent as u64);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells all who answer for a file; they have it on their disks then.
+    fn tell(&self, owe: &Owe) -> Result<(), String> {
+        let message = postcard::to_stdvec(&Asked::Owe(owe.clone()));
+        let message = threads::about_copies(&message.map_err(|error| error.to_string())?);
+        for holder in &owe.holders {
+            let node = NodeName::new(holder).map_err(|error| error.to_string())?;
+            if let Some(reason) = self.why_not_asked(&node) {
+                return Err(reason);
+            }
+            self.copies.pushed_to.lock().insert(node);
+            let limit = PATIENCE + 2 * self.config.peer_timeout;
+            let reply = self.transport.call(holder, &message, limit);
+            let reply = reply.map_err(|error| format!("`{holder}`: {error}"))?;
+            let answer: PushAnswer = postcard::from_bytes(&reply)
+                .map_err(|_| format!("`{holder}` answers what this release does not understand"))?;
+            answer.map_err(|reason| format!("`{holder}`: {reason}"))?;
+        }
+        Ok(())
+    }
+
+    /// A client of all burst buffers that outlast a crash.
+    fn client_of_all(&self) -> Option<Arc<Client>> {
+        let members = self.buffer_nodes();
+        if members.is_empty() {
+            return None;
+        }
+        self.buffers.shared_client(&members, || {
+            self.buffer_client(members.clone(), Placement::Block).map(Arc::new)
+        })
+    }
+}
+
+fn weights(client: &Client) -> Vec<(String, u64)> {
+    let members = client.pool().members().iter();
+    members.map(|member| (member.name.clone(), member.weight as u64)).collect()
+}
+
+fn runs(packets: &Ranges) -> Vec<(u64, u64)> {
+    packets.iter().map(|run| (run.start, run.end)).collect()
+}
+
+/// Packets of a block, counted through the file.
+fn range_of(block: u64) -> Range<u64> {
+    block * BLOCK_PACKETS..(block + 1) * BLOCK_PACKETS
+}
+
+/// Packets that changed, of blocks that were ever written.
+fn packets_of(cached: &CachedVersion, lacking: &Lacking, size: u64) -> Vec<u64> {
+    let Some(segment) = cached.segment() else { return Vec::new() };
+    let mut changed = Ranges::exact();
+    for range in &lacking.ranges {
+        changed.add(range.start / PACKET_BYTES..range.end.min(size).div_ceil(PACKET_BYTES));
+    }
+    let is_there = |packet: &u64| {
+        let start = packet * PACKET_BYTES;
+        start < size && segment.state(start / segment.block_bytes()) != BlockState::Absent
+    };
+    changed.iter().flatten().filter(is_there).collect()
+}

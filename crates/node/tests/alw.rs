@@ -1,0 +1,309 @@
+//! Tests of write mode `alw`: what is synced is in the burst buffers of other nodes, on their disks,
+//! until the PFS has it.
+
+mod support;
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use support::nodes::*;
+use support::{content, read_all};
+use tidepool_node::Node;
+use tidepool_proto::buffer::BufferStatus;
+use tidepool_proto::cluster::CopiesStatus;
+use tidepool_proto::config::{BufferConfig, NodeConfig};
+use tidepool_proto::stub::STUB_ATTRIBUTE;
+use tidepool_proto::{Access, Error, FileService, OpenFile, OpenRequest, WriteMode};
+
+/// Bytes of a packet, which this test knows of.
+const PACKET: u64 = 512 << 10;
+
+/// Nodes of which all but the first have a burst buffer with a disk.
+struct Cluster {
+    nodes: Nodes,
+    configs: Vec<NodeConfig>,
+    disks: tempfile::TempDir,
+}
+
+fn cluster_with(count: usize, change: impl Fn(usize, &mut NodeConfig)) -> Cluster {
+    let disks = tempfile::tempdir().unwrap();
+    let configs = Mutex::new(Vec::new());
+    let nodes = Nodes::with(count, |node, config| {
+        config.write_mode = WriteMode::Alw;
+        let directory = Some(disks.path().join(node.to_string()));
+        let memory_bytes = 64 << 20;
+        let buffer = BufferConfig { memory_bytes, directory, disk_bytes: 1 << 30, address: None };
+        config.buffer = (node > 0).then_some(buffer);
+        change(node, config);
+        configs.lock().unwrap().push(config.clone());
+    });
+    nodes.wait_joined();
+    let cluster = Cluster { nodes, configs: configs.into_inner().unwrap(), disks };
+    cluster.wait_for_buffers();
+    cluster
+}
+
+fn cluster(count: usize) -> Cluster {
+    cluster_with(count, |_, _| ())
+}
+
+impl Cluster {
+    /// Until the first node knows of the buffers of the others.
+    fn wait_for_buffers(&self) {
+        until("the buffers are known", || {
+            let file = self.create(0, "probe");
+            let is_in_buffers = || self.copies(0).files > 0 || self.is_stub("probe");
+            let found = is_in_buffers();
+            drop(file);
+            std::fs::remove_file(self.nodes.pfs("probe")).unwrap();
+            found
+        });
+    }
+
+    fn create(&self, node: usize, name: &str) -> Arc<dyn OpenFile> {
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).mode(0o640);
+        let request = OpenRequest {
+            access: Access::ReadWrite,
+            created: true,
+            ..OpenRequest::to_read(options.open(self.nodes.pfs(name)).unwrap().into(), 0)
+        };
+        self.nodes.nodes[node].open(request).unwrap()
+    }
+
+    fn copies(&self, node: usize) -> CopiesStatus {
+        self.nodes.cluster(node).copies
+    }
+
+    fn buffer(&self, node: usize) -> BufferStatus {
+        *self.nodes.nodes[node].status().buffer.unwrap()
+    }
+
+    /// Whether the PFS has a stub of a file, and not its bytes.
+    fn is_stub(&self, name: &str) -> bool {
+        let value = &mut [0; 64];
+        let path = self.nodes.pfs(name);
+        let got = rustix::fs::getxattr(&path, STUB_ATTRIBUTE, value);
+        got.is_ok() || matches!(got, Err(rustix::io::Errno::RANGE))
+    }
+
+    fn kill(&self, node: usize) {
+        self.nodes.nodes[node].stop();
+    }
+
+    /// Ends a node, and starts it again.
+    fn restart(&mut self, node: usize) {
+        self.end(node);
+        let started = Node::start(self.configs[node].clone()).unwrap();
+        self.nodes.nodes.insert(node, started);
+    }
+
+    /// Ends a node, whose place in the list the next one gets.
+    fn end(&mut self, node: usize) {
+        let ended = self.nodes.nodes.remove(node);
+        ended.stop();
+        until("nobody uses it", || Arc::strong_count(&ended) == 1);
+    }
+
+    fn on_pfs(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.nodes.pfs(name)).unwrap()
+    }
+
+    fn owed_bytes(&self) -> u64 {
+        (1..self.nodes.nodes.len()).map(|node| self.buffer(node).owed_bytes).sum()
+    }
+}
+
+#[test]
+fn what_was_synced_is_brought_to_the_pfs_when_the_node_that_wrote_it_dies() {
+    let cluster = cluster(3);
+    let mut bytes = content(3, 3 * PACKET as usize + 5);
+    let file = cluster.create(0, "file");
+    file.write_at(0, &bytes).unwrap();
+    file.sync(false).unwrap();
+    // A hole, an overwrite, and a cut within a packet with new bytes behind it.
+    file.write_at(PACKET - 3, b"over").unwrap();
+    file.sync(false).unwrap();
+    file.set_size(2 * PACKET + 100).unwrap();
+    file.set_size(2 * PACKET + 10_000).unwrap();
+    file.write_at(9 * PACKET + 7, b"end").unwrap();
+    file.sync(false).unwrap();
+    bytes[PACKET as usize - 3..PACKET as usize + 1].copy_from_slice(b"over");
+    bytes.truncate(2 * PACKET as usize + 100);
+    bytes.resize(9 * PACKET as usize + 7, 0);
+    bytes.extend_from_slice(b"end");
+    assert!(cluster.is_stub("file"), "the PFS has nothing of it");
+    assert!(cluster.owed_bytes() > 0, "it is on the disk of a buffer");
+    // Not synced: it may be lost.
+    file.write_at(0, b"later").unwrap();
+    cluster.kill(0);
+    until("it is on the PFS", || !cluster.is_stub("file"));
+    assert!(cluster.on_pfs("file") == bytes);
+    until("nothing is owed any more", || cluster.owed_bytes() == 0);
+    assert!(cluster.nodes.read(1, "file").0 == bytes && cluster.nodes.read(2, "file").0 == bytes);
+    assert!(cluster.disks.path().exists());
+}
+
+#[test]
+fn a_file_that_is_closed_comes_to_the_pfs_by_itself_and_the_buffers_forget_it() {
+    let cluster = cluster(3);
+    let bytes = content(5, 5 * PACKET as usize + 77);
+    let file = cluster.create(0, "file");
+    file.write_at(0, &bytes).unwrap();
+    file.flush().unwrap();
+    assert!(cluster.is_stub("file") && cluster.owed_bytes() > 0);
+    drop(file);
+    until("it is on the PFS", || !cluster.is_stub("file"));
+    assert!(cluster.on_pfs("file") == bytes);
+    until("nothing is owed any more", || cluster.owed_bytes() == 0);
+    assert_eq!((cluster.copies(0).missing, cluster.copies(0).put_in_place), (0, 0));
+    assert!(cluster.nodes.read(2, "file").0 == bytes);
+}
+
+#[test]
+fn both_nodes_may_end_if_the_one_with_the_disk_comes_back() {
+    let mut cluster = cluster(2);
+    let bytes = content(6, 2 * PACKET as usize + 1);
+    let file = cluster.create(0, "file");
+    file.write_at(0, &bytes).unwrap();
+    file.sync(false).unwrap();
+    assert!(cluster.is_stub("file"));
+    drop(file);
+    cluster.kill(0);
+    cluster.restart(1);
+    until("it is on the PFS", || !cluster.is_stub("file"));
+    assert!(cluster.on_pfs("file") == bytes);
+    until("nothing is owed any more", || cluster.owed_bytes() == 0);
+}
+
+#[test]
+fn where_a_buffer_goes_its_files_come_to_the_pfs_and_later_ones_are_written_through() {
+    let mut cluster = cluster(2);
+    let bytes = content(7, PACKET as usize + 9);
+    let file = cluster.create(0, "file");
+    file.write_at(0, &bytes).unwrap();
+    file.sync(false).unwrap();
+    cluster.end(1);
+    until("it is on the PFS", || !cluster.is_stub("file"));
+    file.write_at(0, b"again").unwrap();
+    file.sync(false).unwrap();
+    let through = cluster.create(0, "through");
+    through.write_at(0, &bytes).unwrap();
+    through.sync(false).unwrap();
+    assert!(!cluster.is_stub("through") && cluster.on_pfs("through") == bytes);
+    assert_eq!(cluster.on_pfs("file")[..5], *b"again");
+    assert!(cluster.on_pfs("file")[5..] == bytes[5..]);
+}
+
+#[test]
+fn a_long_file_is_stored_while_it_is_written_and_whole_when_it_is_synced() {
+    let cluster = cluster(3);
+    // More than a block of the buffer, and more than is kept back.
+    let piece = content(8, PACKET as usize * 2);
+    let pieces = 140;
+    let file = cluster.create(0, "file");
+    for number in 0..pieces {
+        file.write_at(number * 2 * PACKET, &piece).unwrap();
+    }
+    assert!(cluster.copies(0).pushed_bytes > 100 << 20, "it is stored while it is written");
+    // What is stored already is written again, and cut.
+    file.write_at(5, b"again").unwrap();
+    file.set_size(139 * 2 * PACKET + 3).unwrap();
+    file.write_at(140 * 2 * PACKET, b"end").unwrap();
+    file.sync(false).unwrap();
+    assert!(cluster.is_stub("file"));
+    cluster.kill(0);
+    until("it is on the PFS", || !cluster.is_stub("file"));
+    let found = cluster.on_pfs("file");
+    let step = 2 * PACKET as usize;
+    assert_eq!(found.len(), 140 * step + 3);
+    assert_eq!((&found[..5], &found[5..10]), (&piece[..5], &b"again"[..]));
+    assert!(found[10..step] == piece[10..]);
+    for number in 1..139 {
+        assert!(found[number * step..(number + 1) * step] == piece, "piece {number}");
+    }
+    assert!(found[139 * step..139 * step + 3] == piece[..3]);
+    assert!(found[139 * step + 3..140 * step].iter().all(|byte| *byte == 0), "it was cut");
+    assert_eq!(&found[140 * step..], b"end");
+    until("nothing is owed any more", || cluster.owed_bytes() == 0);
+}
+
+/// Zeros what a buffer has on its disk behind the first bytes of each file.
+fn break_files(directory: &Path) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let length = file.metadata().unwrap().len();
+        // What is told of the file is short; its bytes are long.
+        if length > PACKET {
+            file.write_all_at(&[0; 4096], length / 2).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_packet_that_is_broken_is_never_taken_for_bytes() {
+    let mut cluster = cluster(2);
+    let bytes = content(9, 2 * PACKET as usize);
+    let file = cluster.create(0, "file");
+    file.write_at(0, &bytes).unwrap();
+    file.sync(false).unwrap();
+    drop(file);
+    cluster.kill(0);
+    cluster.end(1);
+    break_files(&cluster.disks.path().join("1"));
+    let started = Node::start(cluster.configs[1].clone()).unwrap();
+    cluster.nodes.nodes.insert(1, started);
+    assert!(!cluster.nodes.nodes[1].status().degraded.is_empty(), "it is said at the start");
+    let open = || cluster.nodes.try_open(1, "file", Access::Read).map(|open| read_all(&*open));
+    let refused: Result<_, Error> = open();
+    assert!(refused.is_err(), "an open tells that its bytes are lost");
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(cluster.is_stub("file"), "the stub stays");
+    assert!(cluster.owed_bytes() > 0, "what is there stays on the disk");
+}
+
+#[test]
+fn what_becomes_of_a_name_while_its_bytes_are_owed_is_what_programs_see() {
+    let cluster = cluster(3);
+    let bytes = content(10, PACKET as usize + 1);
+    let written = |name: &str| {
+        let file = cluster.create(0, name);
+        file.write_at(0, &bytes).unwrap();
+        file.sync(false).unwrap();
+        file
+    };
+    let pfs = |name: &str| cluster.nodes.pfs(name);
+    // Opened elsewhere: the node that has it writes it back, and goes on durably.
+    let file = written("opened");
+    assert!(cluster.nodes.read(2, "opened").0 == bytes && !cluster.is_stub("opened"));
+    file.write_at(0, b"later").unwrap();
+    file.sync(false).unwrap();
+    assert_eq!(cluster.on_pfs("opened")[..5], *b"later");
+    // Emptied elsewhere, renamed, and removed, then the node dies.
+    let _files = [written("emptied"), written("renamed"), written("removed")];
+    let emptied = File::options().write(true).read(true).open(pfs("emptied")).unwrap();
+    let request = OpenRequest {
+        access: Access::ReadWrite,
+        write_mode: Some(WriteMode::Through),
+        ..OpenRequest::to_read(emptied.into(), 0)
+    };
+    let emptied = cluster.nodes.nodes[2].open(request).unwrap();
+    emptied.set_size(0).unwrap();
+    emptied.write_at(0, b"new").unwrap();
+    emptied.sync(false).unwrap();
+    std::fs::create_dir(pfs("d")).unwrap();
+    std::fs::rename(pfs("renamed"), pfs("d/renamed")).unwrap();
+    std::fs::remove_file(pfs("removed")).unwrap();
+    cluster.kill(0);
+    until("it is found by its new name", || {
+        let open = cluster.nodes.try_open(2, "d/renamed", Access::Read);
+        open.is_ok_and(|open| read_all(&*open).unwrap().0 == bytes)
+    });
+    assert_eq!(cluster.on_pfs("emptied"), b"new");
+    assert!(!pfs("renamed").exists() && !pfs("removed").exists());
+    until("nothing is owed any more", || cluster.owed_bytes() == 0);
+}

@@ -1,0 +1,113 @@
+//! What a node is told of other nodes: which there are, how it proves itself, and what it takes for
+//! them into its burst buffer.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::config::{BufferConfig, ClusterConfig, PeerTlsConfig};
+use crate::error::Result;
+use crate::mode::WriteMode;
+use crate::option::{OPTIONS, RawOptions, Setting};
+use crate::resolve::{Machine, Reader, path};
+use crate::size::ByteSize;
+
+/// The other nodes, where any are named.
+pub fn cluster_config(options: &RawOptions, machine: &Machine) -> Result<Option<ClusterConfig>> {
+    let o = Reader { specs: OPTIONS, place: "option" };
+    // Checked also where the node stands alone: a wrong value is wrong all the same.
+    let peer_timeout_ms = o.required("peer_timeout_ms", &options.peer_timeout_ms)?;
+    let integrity: String = o.required("peer_integrity", &options.peer_integrity)?;
+    let peer_port = o.required("peer_port", &options.peer_port)?;
+    let cluster_name = o.required("cluster_name", &options.cluster_name)?;
+    let node_name = o.optional("node_name", &options.node_name)?;
+    let node_address = o.optional("node_address", &options.node_address)?;
+    let key_file = path(&o, "cluster_key_file", &options.cluster_key_file, machine)?;
+    let tls = peer_tls_config(options, machine)?;
+    let Some(nodes) = o.optional("cluster_nodes", &options.cluster_nodes)? else {
+        return Ok(None);
+    };
+    let key_file =
+        key_file.ok_or_else(|| o.missing("cluster_key_file", "--cluster-key-file FILE"))?;
+    Ok(Some(ClusterConfig {
+        nodes,
+        cluster_name,
+        key_file,
+        node_name,
+        node_address,
+        peer_port,
+        peer_timeout: Duration::from_millis(peer_timeout_ms),
+        is_integrity_full: integrity == "full",
+        tls,
+    }))
+}
+
+/// All three files, or none.
+fn peer_tls_config(options: &RawOptions, machine: &Machine) -> Result<Option<PeerTlsConfig>> {
+    let o = Reader { specs: OPTIONS, place: "option" };
+    let file = |name, setting| path(&o, name, setting, machine);
+    let certificate = file("peer_tls_certificate_file", &options.peer_tls_certificate_file)?;
+    let private_key = file("peer_tls_private_key_file", &options.peer_tls_private_key_file)?;
+    let authority = file("peer_tls_authority_file", &options.peer_tls_authority_file)?;
+    let missing = |name| {
+        o.missing(name, "the certificate, its private key and the authority belong together")
+    };
+    match (certificate, private_key, authority) {
+        (None, None, None) => Ok(None),
+        (Some(certificate_file), Some(private_key_file), Some(authority_file)) => {
+            Ok(Some(PeerTlsConfig { certificate_file, private_key_file, authority_file }))
+        }
+        (None, ..) => Err(missing("peer_tls_certificate_file")),
+        (_, None, _) => Err(missing("peer_tls_private_key_file")),
+        (_, _, None) => Err(missing("peer_tls_authority_file")),
+    }
+}
+
+/// The burst buffer, where the node has one.
+pub fn buffer_config(options: &RawOptions, machine: &Machine) -> Result<Option<BufferConfig>> {
+    let o = Reader { specs: OPTIONS, place: "option" };
+    let disk_bytes = o.bytes("buffer_disk_bytes", &options.buffer_disk_bytes)?;
+    let directory = path(&o, "buffer_directory", &options.buffer_directory, machine)?;
+    let address: Option<SocketAddr> = o.optional("buffer_address", &options.buffer_address)?;
+    if let (Some(address), Some(setting)) = (address, &options.buffer_address)
+        && !address.ip().is_loopback()
+    {
+        let why = "is not on loopback: whoever reaches it reads and overwrites all blocks";
+        return Err(o.invalid("buffer_address", setting, why, "127.0.0.1:PORT"));
+    }
+    if options.buffer_bytes.is_none() {
+        return match directory.is_some() || address.is_some() {
+            true => Err(o.missing("buffer_bytes", "--buffer-bytes 8GiB")),
+            false => Ok(None),
+        };
+    }
+    let memory_bytes = o.bytes("buffer_bytes", &options.buffer_bytes)?;
+    if let Some(setting) =
+        options.buffer_bytes.as_ref().filter(|_| memory_bytes > machine.memory_bytes)
+    {
+        let why = format!("is more than {}", machine.memory_limit);
+        let valid = format!("up to {}", ByteSize(machine.memory_bytes));
+        return Err(o.invalid("buffer_bytes", setting, &why, &valid));
+    }
+    Ok(Some(BufferConfig { memory_bytes, directory, disk_bytes, address }))
+}
+
+/// Whether there are nodes for a write mode that needs others.
+pub fn check_write_mode(
+    reader: &Reader,
+    setting: &Option<Setting>,
+    has_other_nodes: bool,
+) -> Result<()> {
+    let alw = setting.as_ref().filter(|setting| setting.text.trim() == WriteMode::Alw.name());
+    match alw.filter(|_| !has_other_nodes) {
+        Some(setting) => {
+            let why = "is for nodes that have others with a burst buffer";
+            Err(reader.invalid(
+                "write_mode",
+                setting,
+                why,
+                "another mode, or set `cluster_nodes` too",
+            ))
+        }
+        None => Ok(()),
+    }
+}
