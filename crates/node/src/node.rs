@@ -68,25 +68,14 @@ impl Node {
     pub fn start_over(config: NodeConfig, pfs: Arc<dyn LowerStore>) -> Result<Arc<Node>> {
         let pfs: Arc<dyn LowerStore> = TimedStore::over(pfs);
         let promise = PfsPromise::of(pfs.features(), &config)?;
-        let store = Store::new(StoreConfig {
-            capacity_bytes: config.capacity_bytes,
-            block_bytes: config.block_bytes,
-            policy: config.policy.parse()?,
-            backing: match config.backing {
-                Backing::Auto => BackingChoice::Auto,
-                Backing::Memfd => BackingChoice::Memfd,
-                Backing::Tmpfs => BackingChoice::Tmpfs,
-            },
-            huge_pages: config.huge_pages.wanted(),
-            pinned_share_max: config.pinned_share_max,
-        })?;
+        let store = open_store(&config)?;
         set_quotas(&store, &config);
+        let burst_buffer = config.buffer.as_ref().map(BurstBuffer::start).transpose()?;
         let mut notes = store.degradations();
         notes.extend(promise.note().map(str::to_owned));
         notes.extend(pfs.features().notes.iter().cloned());
         notes.extend(striping::apply_to_directories(&*pfs, &config.rules));
-        let burst_buffer = config.buffer.as_ref().map(BurstBuffer::start).transpose()?;
-        notes.extend(burst_buffer.iter().flat_map(|it| it.notes().iter().cloned()));
+        notes.extend(burst_buffer.iter().flat_map(|it| it.notes().to_vec()));
         let transfers = config.transfers;
         let capacity_lease = Arc::new(CapacityLease::new(store.clone(), &config));
         let memory_only = Arc::<MemoryOnlyFiles>::default();
@@ -209,6 +198,21 @@ impl Node {
 fn pool_blocks(config: &NodeConfig) -> usize {
     let window = config.read_ahead_bytes_max.min(config.capacity_bytes / 4);
     (window / config.block_bytes + POOL_BLOCKS_MORE) as usize
+}
+
+fn open_store(config: &NodeConfig) -> Result<Arc<Store>> {
+    Store::new(StoreConfig {
+        capacity_bytes: config.capacity_bytes,
+        block_bytes: config.block_bytes,
+        policy: config.policy.parse()?,
+        backing: match config.backing {
+            Backing::Auto => BackingChoice::Auto,
+            Backing::Memfd => BackingChoice::Memfd,
+            Backing::Tmpfs => BackingChoice::Tmpfs,
+        },
+        huge_pages: config.huge_pages.wanted(),
+        pinned_share_max: config.pinned_share_max,
+    })
 }
 
 fn set_quotas(store: &Arc<Store>, config: &NodeConfig) {

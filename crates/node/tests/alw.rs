@@ -1,5 +1,5 @@
-//! Tests of write mode `alw`: what is synced is in the burst buffers of other nodes, on their disks,
-//! until the PFS has it.
+//! Tests of write mode `alw`: what is synced is in the burst buffers of other nodes, on their
+//! disks, until the PFS has it.
 
 mod support;
 

@@ -165,7 +165,7 @@ impl Copied {
         state.confirmed = Some(Instant::now());
     }
 
-    /// Of a file in burst buffers: since when they owe it to the PFS; `None` where they owe nothing.
+    /// Of a file in burst buffers: since when they owe it to the PFS; `None`: they owe nothing.
     pub fn owed_since(&self) -> Option<Instant> {
         self.owing.as_ref().and_then(|_| self.owed_since.get().copied())
     }

@@ -15,10 +15,10 @@ use tidepool_proto::{Error, ErrorKind, FileId, Result, Version, WriteMode};
 use tidepool_store::FillStart;
 
 use super::cached_version::CachedVersion;
-use super::copied::Copied;
 use super::gate::{ExclusiveGate, Gated};
 use super::kernel_borrow;
 use super::losses::Cause;
+use super::placing::{self, copied_of};
 use super::state::{FileState, Inner, Remains};
 use super::stub::{self, Found, Stub};
 use super::write_back::write_into_stub;
@@ -45,11 +45,7 @@ pub fn begin(
     (cached, lower): (&Arc<CachedVersion>, &Arc<dyn LowerFile>),
     write_mode: WriteMode,
 ) -> Result<bool> {
-    let copied = match write_mode {
-        WriteMode::Alw => in_buffers(core, cached).map(Some),
-        _ => copies_for(core, cached, &**lower),
-    };
-    let Ok(copied) = copied else { return Ok(false) };
+    let Ok(copied) = placing::place(core, cached, &**lower, write_mode) else { return Ok(false) };
     let mark = core.memory_only.mark(0);
     let Some(stub) = Stub::make(lower, &mark, copied)? else { return Ok(false) };
     let version = lower.version()?;
@@ -64,47 +60,6 @@ pub fn begin(
     core.memory_only.insert(cached);
     file.inner.lock().stub = Some(stub);
     Ok(true)
-}
-
-/// There are too few other nodes to hold copies.
-struct TooFewNodes;
-
-/// Which burst buffers are to have a file that begins.
-fn in_buffers(
-    core: &Core,
-    cached: &CachedVersion,
-) -> std::result::Result<Arc<Copied>, TooFewNodes> {
-    let cluster = core.cluster().ok_or(TooFewNodes)?;
-    cluster.place_in_buffers(&cached.version()).map(Arc::new).ok_or(TooFewNodes)
-}
-
-/// Whether what a memory-only file promises is all that a sync by an open of this mode promises.
-pub fn is_enough(file: &impl Gated, write_mode: WriteMode) -> bool {
-    match write_mode {
-        WriteMode::Memory => true,
-        WriteMode::Alw => copied_of(file).is_some_and(|copied| copied.owing.is_some()),
-        _ => false,
-    }
-}
-
-/// Who is to have copies of a file that begins, if anybody.
-fn copies_for(
-    core: &Core,
-    cached: &CachedVersion,
-    lower: &dyn LowerFile,
-) -> std::result::Result<Option<Arc<Copied>>, TooFewNodes> {
-    let copies = core.rule_of(lower).map_or(1, |(_, rule)| rule.copies);
-    if copies <= 1 {
-        return Ok(None);
-    }
-    let cluster = core.cluster().ok_or(TooFewNodes)?;
-    let placed = cluster.place_copies(&cached.version(), copies - 1).ok_or(TooFewNodes)?;
-    Ok(Some(Arc::new(Copied::new(placed, None))))
-}
-
-/// What other nodes have of a memory-only file; `None` where they have nothing.
-fn copied_of(file: &FileState) -> Option<Arc<Copied>> {
-    file.inner.lock().stub.as_ref()?.copied().cloned()
 }
 
 /// Brings the copies of a file on other nodes up to date. False where one of them is not to be

@@ -53,6 +53,7 @@ pub mod losses;
 pub mod memory_only;
 pub mod memory_only_files;
 mod pace;
+mod placing;
 pub mod ranges;
 mod read;
 pub mod retry;

@@ -16,7 +16,7 @@ use super::gate::ExclusiveGate;
 use super::handle::Handle;
 use super::state::Inner;
 use super::written::Written;
-use super::{behind, length, memory_only};
+use super::{behind, length, memory_only, placing};
 use crate::metadata_change::NotificationWait;
 
 /// Longest gap beyond the old end of a file that is looked through for bytes of others.
@@ -488,7 +488,7 @@ impl Handle {
         let changing = self.file.close_gate();
         // It may have been written back while this waited.
         match self.file.cached().filter(|cached| cached.is_memory_only()) {
-            Some(cached) if !memory_only::is_enough(&changing, self.write_mode) => {
+            Some(cached) if !placing::is_enough(&changing, self.write_mode) => {
                 memory_only::write_back_to_go_on(&self.core, &changing, &cached)?;
                 self.add_dirty(1);
             }

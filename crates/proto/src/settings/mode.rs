@@ -1,7 +1,7 @@
 //! The six modes, three ways to write and three ways to read, and a scheme of the burst buffer.
 //!
-//! Sources: modes (a) to (f) of the two-level storage paper, section 3.2; schemes of the burst-buffer
-//! paper, section III.
+//! Sources: modes (a) to (f) of the two-level storage paper, section 3.2; schemes of the paper on
+//! the burst buffer, section III.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

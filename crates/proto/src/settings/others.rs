@@ -11,8 +11,18 @@ use crate::option::{OPTIONS, RawOptions, Setting};
 use crate::resolve::{Machine, Reader, path};
 use crate::size::ByteSize;
 
-/// The other nodes, where any are named.
-pub fn cluster_config(options: &RawOptions, machine: &Machine) -> Result<Option<ClusterConfig>> {
+/// The other nodes, where any are named, and the burst buffer, where the node has one.
+pub fn configs(
+    options: &RawOptions,
+    machine: &Machine,
+) -> Result<(Option<ClusterConfig>, Option<BufferConfig>)> {
+    let o = Reader { specs: OPTIONS, place: "option" };
+    let (cluster, buffer) = (cluster_config(options, machine)?, buffer_config(options, machine)?);
+    check_write_mode(&o, &options.write_mode, cluster.is_some())?;
+    Ok((cluster, buffer))
+}
+
+fn cluster_config(options: &RawOptions, machine: &Machine) -> Result<Option<ClusterConfig>> {
     let o = Reader { specs: OPTIONS, place: "option" };
     // Checked also where the node stands alone: a wrong value is wrong all the same.
     let peer_timeout_ms = o.required("peer_timeout_ms", &options.peer_timeout_ms)?;
@@ -62,8 +72,7 @@ fn peer_tls_config(options: &RawOptions, machine: &Machine) -> Result<Option<Pee
     }
 }
 
-/// The burst buffer, where the node has one.
-pub fn buffer_config(options: &RawOptions, machine: &Machine) -> Result<Option<BufferConfig>> {
+fn buffer_config(options: &RawOptions, machine: &Machine) -> Result<Option<BufferConfig>> {
     let o = Reader { specs: OPTIONS, place: "option" };
     let disk_bytes = o.bytes("buffer_disk_bytes", &options.buffer_disk_bytes)?;
     let directory = path(&o, "buffer_directory", &options.buffer_directory, machine)?;

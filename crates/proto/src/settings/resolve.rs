@@ -51,9 +51,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
     let memory = o.required("memory", &options.memory)?;
     let capacity_bytes = capacity(memory, &options.memory, block_bytes, machine)?;
     let control = control_config(&options, machine, capacity_bytes)?;
-    let cluster = others::cluster_config(&options, machine)?;
-    let buffer = others::buffer_config(&options, machine)?;
-    others::check_write_mode(&o, &options.write_mode, cluster.is_some())?;
+    let (cluster, buffer) = others::configs(&options, machine)?;
     let client_limits = client_limits(&options)?;
     #[rustfmt::skip]
     let RawOptions {
