@@ -63,6 +63,10 @@ fn configuration(plan: &Plan, node: &Node) -> Result<String> {
     set("log_file", &plan.files(node).join("tidepool.log").display().to_string());
     // All nodes share the memory of this machine: one would shrink for the others.
     set("control", "off");
+    if plan.has_buffer(node) {
+        set("buffer_bytes", &plan.memory);
+        set("buffer_directory", &plan.files(node).join("buffer").display().to_string());
+    }
     let mut rules = Vec::new();
     if plan.pfs == PfsKind::Moosefs {
         rules.push(toml::toml! {
@@ -92,6 +96,12 @@ fn configuration(plan: &Plan, node: &Node) -> Result<String> {
                 path = "copies"
                 write_mode = "memory"
                 copies = 2
+            });
+        }
+        if plan.buffers > 0 {
+            rules.push(toml::toml! {
+                path = "alw"
+                write_mode = "alw"
             });
         }
     }

@@ -39,6 +39,9 @@ pub struct Plan {
     /// Whether daemons have certificates.
     #[serde(default)]
     pub is_encrypted: bool,
+    /// How many compute nodes, the last ones, have a burst buffer.
+    #[serde(default)]
+    pub buffers: u8,
     /// Whether daemons know nothing of each other.
     pub single: bool,
     /// Options of the daemons, `name=value`.
@@ -109,6 +112,7 @@ impl Plan {
             pfs: options.pfs,
             services: options.with.clone(),
             is_encrypted: options.tls,
+            buffers: options.buffers,
             single: options.single,
             node_options: options.node_option.clone(),
             directory: options.directory.join(name),
@@ -156,6 +160,13 @@ impl Plan {
     /// Name of the network namespace with the bridge.
     pub fn switch(&self) -> String {
         format!("tp-{}-switch", self.name)
+    }
+
+    /// Whether a compute node has a burst buffer.
+    pub fn has_buffer(&self, node: &Node) -> bool {
+        let compute: Vec<&Node> = self.of(Role::Compute).collect();
+        let first = compute.len().saturating_sub(usize::from(self.buffers));
+        compute[first..].contains(&node)
     }
 
     /// Directory of a node's files: its image, its configuration, its logs.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use tidepool_buffer::client::{Client, ClientError, ClientSettings, Keep, Known, tcp};
+use tidepool_buffer::client::{Client, ClientError, ClientSettings, Keep, tcp};
 use tidepool_buffer::key::BlockName;
 use tidepool_buffer::placement::{Member, Placement, Pool};
 
@@ -42,13 +42,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(())
     };
     let read = |block: u64| -> Result<(), ClientError> {
-        let mut known = Known::default();
         for some in all.chunks(AT_ONCE) {
-            let (found, now) = client.get_known(&name(block), some)?;
-            known = known.and(&now);
+            let found = client.get(&name(block), some)?;
             assert!(found.into_iter().all(|it| it.is_some_and(|bytes| bytes == packet)));
         }
-        client.settle(&name(block), packets, &known)
+        client.settle(&name(block), packets)
     };
     for (what, act) in
         [("write", &write as &(dyn Fn(u64) -> Result<(), ClientError> + Sync)), ("read", &read)]

@@ -51,8 +51,8 @@ fn goes_there_and_back(client: &Client) {
         client.remove(&BLOCK, &asked).unwrap();
         assert!(client.get(&BLOCK, &asked).unwrap().iter().all(Option::is_none));
     }
-    let known = client.put(&BLOCK, &borrowed(&packets(3, 100)), Keep::Durable).unwrap();
-    client.settle(&BLOCK, 3, &known).unwrap();
+    client.put(&BLOCK, &borrowed(&packets(3, 100)), Keep::Durable).unwrap();
+    client.settle(&BLOCK, 3).unwrap();
     client.remove(&BLOCK, &[0, 1, 2]).unwrap();
 }
 
@@ -77,7 +77,7 @@ fn packets_go_there_and_back_by_messages() {
     let server = serve("127.0.0.1:0", 64 << 20, None);
     let shared = server.shared().clone();
     let most = PACKET_BYTES_MAX + 1000;
-    let way = messages(most, move |commands, _| {
+    let way = messages(most, Vec::new(), move |commands, _| {
         assert!(commands.len() <= most, "{} bytes", commands.len());
         shared.obey(commands, most)
     });
@@ -122,13 +122,13 @@ fn a_full_server_says_what_is_full_and_takes_more_when_it_is_told() {
     let server = serve("127.0.0.1:0", 3 << 20, None);
     let client = client(&[server.address().unwrap()], Placement::Block);
     let (first, second) = (packets(5, 500_000), BlockName { block: 4, ..BLOCK });
-    let known = client.put(&BLOCK, &borrowed(&first), Keep::Owed).unwrap();
+    client.put(&BLOCK, &borrowed(&first), Keep::Owed).unwrap();
     let error = client.put(&second, &borrowed(&first), Keep::Owed).unwrap_err();
     assert!(matches!(&error.fault, Fault::Refused(reason) if reason.starts_with("full: ")));
     assert!(error.to_string().contains("bytes of its memory are owed to the PFS"), "{error}");
     let fetched = client.get(&BLOCK, &[0, 1, 2, 3, 4]).unwrap();
     assert!(fetched.iter().all(Option::is_some), "what is owed stays");
-    client.settle(&BLOCK, 5, &known).unwrap();
+    client.settle(&BLOCK, 5).unwrap();
     client.remove(&second, &[0, 1, 2, 3, 4]).unwrap();
     client.put(&second, &borrowed(&first), Keep::Owed).unwrap();
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tidepool_buffer::disk::{Disk, DiskSettings, Replayed};
-use tidepool_buffer::key::{BlockName, PACKETS_MAX, PacketKey, flag};
+use tidepool_buffer::key::{BlockName, PacketKey, flag};
 use tidepool_buffer::memory::{Item, Memory, Value};
 use tidepool_buffer::server::{Keeper, Kept};
 
@@ -66,7 +66,7 @@ impl Fixture {
     /// The PFS has all of a block.
     fn settle(&self, block: u64) {
         let block = key(block, 0).block;
-        self.disk.settled(&block, PACKETS_MAX, u64::MAX);
+        self.disk.settled(&block);
         self.disk.sync(&block).unwrap();
     }
 
@@ -361,6 +361,37 @@ fn what_was_settled_or_removed_does_not_come_back_when_the_server_dies() {
     }
 }
 
+/// A file system of its own, whose files cannot be removed.
+#[test]
+fn a_block_whose_file_cannot_be_removed_is_not_settled_yet() {
+    let directory = TempDir::new().unwrap();
+    let fixture = Fixture::new(directory.path());
+    fixture.store(&key(0, 0), b"bytes", true).unwrap();
+    let file = directory.path().join(format!("{:016x}-0.block", 0xabc));
+    // A directory in its place cannot be removed as a file.
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    fixture.disk.settled(&key(0, 0).block);
+    for _ in 0..2 {
+        let error = fixture.disk.sync(&key(0, 0).block).unwrap_err();
+        assert!(error.contains("removing block"), "{error}");
+    }
+    std::fs::remove_dir(&file).unwrap();
+    fixture.disk.sync(&key(0, 0).block).unwrap();
+    fixture.store(&key(0, 0), b"other", true).unwrap();
+}
+
+#[test]
+fn numbers_of_changes_are_higher_than_all_that_are_on_the_disk() {
+    let directory = TempDir::new().unwrap();
+    let fixture = Fixture::new(directory.path());
+    (0..5).for_each(|packet| fixture.store(&key(0, packet), b"bytes", true).unwrap());
+    drop(fixture);
+    std::fs::remove_file(directory.path().join("lock")).unwrap();
+    let fixture = Fixture::new(directory.path());
+    assert!(fixture.memory.next_cas() > 5);
+}
+
 #[test]
 fn a_file_that_was_never_synced_is_set_aside_and_its_block_begins_anew() {
     let directory = TempDir::new().unwrap();
@@ -378,6 +409,11 @@ fn a_file_that_was_never_synced_is_set_aside_and_its_block_begins_anew() {
     }
     assert_eq!(fixture.replayed.damaged, Vec::<String>::new());
     (0..4).for_each(|block| fixture.store(&key(block, 0), b"new", true).unwrap());
+    // The next one of the same name leaves it where it is.
+    drop(fixture);
+    std::fs::write(directory.path().join(name(1)), b"again").unwrap();
+    assert_eq!(Fixture::new(directory.path()).replayed.set_aside, [name(1) + ".unsynced.1"]);
+    assert_eq!(&std::fs::read(directory.path().join(&aside[1])).unwrap(), &contents[1]);
 }
 
 #[test]
@@ -397,6 +433,14 @@ fn a_block_whose_sync_failed_is_written_anew_by_the_next_server() {
     assert_eq!(again.fetched(&key(0, 0)), Some(b"bytes".to_vec()));
     assert_ne!(number(), before, "what the system has in memory alone nobody else writes");
     again.store(&key(0, 1), b"more", true).unwrap();
+    drop(again);
+    // Where it cannot be written anew, it is told and takes nothing, and others go on.
+    File::options().write(true).open(&path).unwrap().write_all_at(&[1], 28).unwrap();
+    std::fs::create_dir(path.with_extension("block.new")).unwrap();
+    let again = Fixture::new(directory.path());
+    assert_eq!(again.fetched(&key(0, 0)), Some(b"bytes".to_vec()));
+    assert!(again.store(&key(0, 2), b"more", true).unwrap_err().contains("anew"));
+    again.store(&key(1, 0), b"bytes", true).unwrap();
 }
 
 /// Of what was not synced a later record may be whole and an earlier one torn.

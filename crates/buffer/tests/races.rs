@@ -34,34 +34,6 @@ fn client(address: SocketAddr, deadline: Duration) -> Client {
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]
-fn what_was_stored_after_the_pfs_had_a_block_is_owed_still() {
-    let directory = TempDir::new().unwrap();
-    let server = serve(64 << 20, Some(directory.path()), LONG);
-    let client = client(server.address().unwrap(), LONG);
-    let old: Vec<(u32, &[u8])> = (0..4).map(|packet| (packet, &b"old"[..])).collect();
-    let known = client.put(&BLOCK, &old, Keep::Durable).unwrap();
-    client.put(&BLOCK, &[(1, b"new")], Keep::Durable).unwrap();
-    // Of the first three, as they were then.
-    client.settle(&BLOCK, 3, &known).unwrap();
-    drop(server);
-    let server = serve(64 << 20, Some(directory.path()), LONG);
-    let again = self::client(server.address().unwrap(), LONG);
-    let found = again.get(&BLOCK, &[0, 1, 2, 3]).unwrap();
-    let owed = |bytes: &[u8]| Some(bytes.to_vec());
-    assert_eq!(found, [None, owed(b"new"), None, owed(b"old")]);
-    // What is known by reading it is settled by a server that was started since.
-    let (_, known) = again.get_known(&BLOCK, &[0, 1, 2, 3]).unwrap();
-    again.settle(&BLOCK, 4, &known).unwrap();
-    assert_eq!(again.get(&BLOCK, &[1, 3]).unwrap(), [owed(b"new"), owed(b"old")], "in memory");
-    drop(server);
-    let server = serve(64 << 20, Some(directory.path()), LONG);
-    assert_eq!(
-        self::client(server.address().unwrap(), LONG).get(&BLOCK, &[1, 3]).unwrap(),
-        [None, None]
-    );
-}
-
-#[test]
 fn what_a_client_gave_up_is_not_carried_out_later() {
     let server = serve(3 << 20, None, LONG);
     let (patient, hasty) = (
@@ -70,12 +42,12 @@ fn what_a_client_gave_up_is_not_carried_out_later() {
     );
     let large = vec![1; 1 << 20];
     let filling: Vec<(u32, &[u8])> = (0..2).map(|packet| (packet, &large[..])).collect();
-    let known = patient.put(&OTHER, &filling, Keep::Owed).unwrap();
+    patient.put(&OTHER, &filling, Keep::Owed).unwrap();
     let error = hasty.put(&BLOCK, &[(0, &large)], Keep::Owed).unwrap_err();
     assert!(matches!(error.fault, Fault::Late(_)), "{error}");
     assert_eq!(server.usage().waiting, 1, "the server has it, and waits for room");
     hasty.put(&BLOCK, &[(0, b"later")], Keep::Owed).unwrap();
-    patient.settle(&OTHER, 2, &known).unwrap();
+    patient.settle(&OTHER, 2).unwrap();
     while server.usage().waiting > 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -86,17 +58,77 @@ fn what_a_client_gave_up_is_not_carried_out_later() {
     assert_eq!(patient.get(&BLOCK, &[0]).unwrap(), [Some(b"later".to_vec())]);
 }
 
+/// What is answered to these lines on one connection.
+fn answers(server: &Server, lines: &[u8]) -> String {
+    let mut stream = std::net::TcpStream::connect(server.address().unwrap()).unwrap();
+    stream.write_all(&[lines, b"quit\r\n"].concat()).unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    answers
+}
+
+#[test]
+fn a_message_that_comes_after_its_fence_is_not_carried_out() {
+    let server = serve(3 << 20, None, LONG);
+    let shared = server.shared();
+    let say = |message: &[u8]| shared.obey(message, 1 << 20);
+    let packet = "tidepool:0000000000000077:3:0";
+    let put = |name: &str, value: &str| {
+        let length = value.len();
+        say(format!("hello {name}\r\nms {packet} {length}\r\n{value}\r\n").as_bytes())
+    };
+    assert_eq!(say(b"fence late\r\n").unwrap(), b"FENCED\r\n");
+    put("now", "new").unwrap();
+    assert!(put("late", "old").is_err(), "it is refused");
+    assert_eq!(say(format!("mg {packet} v\r\n").as_bytes()).unwrap(), b"VA 3\r\nnew\r\n");
+    // Of what is no packet nothing is carried out either.
+    assert!(say(b"hello late\r\nset k 0 0 1\r\nx\r\n").is_err());
+    assert_eq!(say(b"get k\r\n").unwrap(), b"END\r\n");
+}
+
+#[test]
+fn a_connection_has_one_name_and_packets_have_numbers_of_the_server() {
+    let server = serve(3 << 20, None, LONG);
+    let said = answers(&server, b"hello a\r\nhello a\r\nhello b\r\n");
+    assert_eq!(said.lines().filter(|line| *line == "HELLO").count(), 2);
+    assert!(said.ends_with("CLIENT_ERROR this connection has another name\r\n"), "{said}");
+    let said = answers(&server, b"ms tidepool:0000000000000077:3:0 1 E1\r\nx\r\n");
+    assert!(said.starts_with("CLIENT_ERROR a packet of a block"), "{said}");
+}
+
+#[test]
+fn of_a_block_that_is_broken_no_packet_is_removed() {
+    let directory = TempDir::new().unwrap();
+    let name = "0000000000000077-3.block";
+    let server = serve(64 << 20, Some(directory.path()), LONG);
+    let first = client(server.address().unwrap(), LONG);
+    first.put(&BLOCK, &[(0, b"bytes"), (1, b"bytes")], Keep::Durable).unwrap();
+    drop(server);
+    let file = std::fs::File::options().write(true).open(directory.path().join(name)).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"x", 64 + 32).unwrap();
+    let server = serve(64 << 20, Some(directory.path()), LONG);
+    let client = client(server.address().unwrap(), LONG);
+    for packet in [0, 1] {
+        let error = client.remove(&BLOCK, &[packet]).unwrap_err().to_string();
+        assert!(error.contains("is broken on the disk"), "{error}");
+    }
+    assert_eq!(client.get(&BLOCK, &[1]).unwrap(), [Some(b"bytes".to_vec())]);
+    assert!(client.get(&BLOCK, &[0]).is_err() && directory.path().join(name).exists());
+    client.settle(&BLOCK, 2).unwrap();
+    assert!(!directory.path().join(name).exists());
+}
+
 #[test]
 fn a_message_that_a_client_gave_up_is_not_carried_out_later() {
     let server = serve(3 << 20, None, LONG);
     let patient = client(server.address().unwrap(), LONG);
     let large = vec![1; 1 << 20];
-    let known = patient.put(&OTHER, &[(0, &large), (1, &large)], Keep::Owed).unwrap();
+    patient.put(&OTHER, &[(0, &large), (1, &large)], Keep::Owed).unwrap();
     // Messages are answered late, or not at all, and carried out all the same.
     let (shared, most) = (server.shared().clone(), PACKET_BYTES_MAX + 1000);
     let running = Arc::new(AtomicU32::new(0));
     let counted = running.clone();
-    let way = messages(most, move |commands, left| {
+    let way = messages(most, Vec::new(), move |commands, left| {
         let (commands, shared, counted) = (commands.to_vec(), shared.clone(), counted.clone());
         let (sender, receiver) = mpsc::channel();
         counted.fetch_add(1, Ordering::SeqCst);
@@ -113,7 +145,7 @@ fn a_message_that_a_client_gave_up_is_not_carried_out_later() {
     let error = hasty.put(&BLOCK, &[(0, &large)], Keep::Owed).unwrap_err();
     assert!(matches!(error.fault, Fault::Late(_)), "{error}");
     hasty.put(&BLOCK, &[(0, b"later")], Keep::Owed).unwrap();
-    patient.settle(&OTHER, 2, &known).unwrap();
+    patient.settle(&OTHER, 2).unwrap();
     while running.load(Ordering::SeqCst) > 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -137,7 +169,7 @@ fn each_packet_that_is_answered_by_itself_waits_for_room() {
     let server = serve(3 << 20, None, PATIENCE);
     let client = client(server.address().unwrap(), LONG);
     let large = vec![1; 1 << 20];
-    let known = client.put(&OTHER, &[(0, &large), (1, &large)], Keep::Owed).unwrap();
+    client.put(&OTHER, &[(0, &large), (1, &large)], Keep::Owed).unwrap();
     let mut stream = std::net::TcpStream::connect(server.address().unwrap()).unwrap();
     let mut set = || {
         let head = format!("set {BLOCK}:0 1 0 {}\r\n", large.len());
@@ -153,7 +185,7 @@ fn each_packet_that_is_answered_by_itself_waits_for_room() {
         while server.usage().waiting == 0 && !set.is_finished() {
             std::thread::yield_now();
         }
-        client.settle(&OTHER, 2, &known).unwrap();
+        client.settle(&OTHER, 2).unwrap();
         set.join().unwrap()
     });
     assert_eq!(answer, "STORED\r\n");
@@ -219,7 +251,7 @@ fn two_writers_and_one_who_removes_leave_one_state() {
                         let bytes = vec![writer; 100 + round];
                         match writer {
                             2 => client.remove(&BLOCK, &[packet]).unwrap(),
-                            _ => drop(client.put(&BLOCK, &[(packet, &bytes)], Keep::Owed).unwrap()),
+                            _ => client.put(&BLOCK, &[(packet, &bytes)], Keep::Owed).unwrap(),
                         }
                     }
                 }

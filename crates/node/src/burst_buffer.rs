@@ -107,7 +107,7 @@ impl BurstBuffer {
     pub fn way(&self) -> Connect {
         let shared = self.shared().clone();
         let obey = move |commands: &[u8], _: Duration| shared.obey(commands, MESSAGE_BYTES_MAX);
-        client::messages(MESSAGE_BYTES_MAX, obey)
+        client::messages(MESSAGE_BYTES_MAX, Vec::new(), obey)
     }
 
     /// A client of it alone.

@@ -81,6 +81,7 @@ impl Rig {
     pub fn up(scale: Scale, only: Option<String>) -> Result<Self> {
         let binary = environment::binary()?;
         let options = ClusterUpOptions {
+            buffers: 0,
             compute: 4,
             data: 2,
             link: Some(Rate(Some(LINK))),

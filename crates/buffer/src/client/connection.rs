@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::time::{Duration, Instant};
 
 use super::stream::Stream;
-use super::{Fault, Kept};
+use super::{Fault, Kept, Packets};
 use crate::key::{BlockName, PACKET_BYTES_MAX, PacketKey, flag};
 
 const OUTPUT_BYTES: usize = 64 << 10;
@@ -29,9 +29,6 @@ pub struct Connection {
     /// Whether the server is one of ours.
     is_ours: bool,
 }
-
-/// Packets that were fetched, and the highest number that one of them has.
-pub type Fetched = (Vec<Option<Vec<u8>>>, u64);
 
 impl Connection {
     /// By a way to a server. A call may take no longer than `limit`.
@@ -108,13 +105,12 @@ impl Connection {
         self.send(&[format!("md {key} q\r\n").as_bytes()])
     }
 
-    /// Waits until all that was sent is done; the number of the last change then, of a server of
-    /// ours.
+    /// Waits until all that was sent is done.
     ///
     /// # Errors
     /// The first thing that is wrong with it.
-    pub fn barrier(&mut self) -> Result<Option<u64>, Fault> {
-        self.send(&[if self.is_ours { b"mn\r\nnumber\r\n" } else { b"mn\r\n" }])?;
+    pub fn barrier(&mut self) -> Result<(), Fault> {
+        self.send(&[b"mn\r\n"])?;
         let mut refused = None;
         loop {
             match self.line()?.as_str() {
@@ -128,26 +124,19 @@ impl Connection {
             }
         }
         self.has_removed = false;
-        let number = if self.is_ours { Some(self.number()?) } else { None };
         self.is_owed_answers = false;
-        refused.map_or(Ok(number), Err)
-    }
-
-    fn number(&mut self) -> Result<u64, Fault> {
-        let line = self.line()?;
-        let number = line.strip_prefix("NUMBER ").and_then(|number| number.parse().ok());
-        number.ok_or_else(|| Fault::Strange(shortened(&line)))
+        refused.map_or(Ok(()), Err)
     }
 
     /// Fetches packets, in their order.
-    pub fn fetch(&mut self, keys: &[PacketKey]) -> Result<Fetched, Fault> {
+    pub fn fetch(&mut self, keys: &[PacketKey]) -> Result<Packets, Fault> {
         for key in keys {
-            self.send(&[format!("mg {key} v f k c q\r\n").as_bytes()])?;
+            self.send(&[format!("mg {key} v f k q\r\n").as_bytes()])?;
         }
         self.send(&[b"mn\r\n"])?;
         let mut places: HashMap<&PacketKey, Vec<usize>> = HashMap::new();
         keys.iter().enumerate().for_each(|(at, key)| places.entry(key).or_default().push(at));
-        let (mut fetched, mut number, mut wrong) = (vec![None; keys.len()], 0, None);
+        let (mut fetched, mut wrong) = (vec![None; keys.len()], None);
         loop {
             let line = self.line()?;
             if line == "MN" {
@@ -169,19 +158,17 @@ impl Connection {
                 true => at.iter().for_each(|at| fetched[*at] = Some(bytes.clone())),
                 false => wrong = wrong.or(Some(Fault::Broken(head.key))),
             }
-            number = number.max(head.number);
         }
         self.is_owed_answers = false;
-        wrong.map_or(Ok((fetched, number)), Err)
+        wrong.map_or(Ok(fetched), Err)
     }
 
-    /// Tells that the PFS has the first packets of a block, as they were up to a change. Stock
-    /// memcached is not told: it evicts them anyway.
-    pub fn settle(&mut self, block: &BlockName, packets: u32, upto: u64) -> Result<(), Fault> {
+    /// Tells that the PFS has a block. Stock memcached is not told: it evicts it anyway.
+    pub fn settle(&mut self, block: &BlockName, packets: u32) -> Result<(), Fault> {
         if !self.is_ours {
             return Ok(());
         }
-        self.send(&[format!("settle {block} {packets} {upto}\r\n").as_bytes()])?;
+        self.send(&[format!("settle {block} {packets}\r\n").as_bytes()])?;
         let line = self.line()?;
         self.is_owed_answers = false;
         if line.starts_with("SETTLED ") { Ok(()) } else { Err(refusal(&line)) }
@@ -321,23 +308,21 @@ struct ValueHead {
     length: usize,
     flags: u32,
     key: PacketKey,
-    number: u64,
 }
 
 impl ValueHead {
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix("VA ")?.split(' ');
         let length = words.next()?.parse().ok().filter(|length| *length <= PACKET_BYTES_MAX)?;
-        let (mut flags, mut key, mut number) = (None, None, None);
+        let (mut flags, mut key) = (None, None);
         for word in words {
             match word.split_at_checked(1)? {
                 ("f", it) => flags = it.parse().ok(),
                 ("k", name) => key = PacketKey::parse(name.as_bytes()),
-                ("c", it) => number = it.parse().ok(),
                 _ => {}
             }
         }
-        Some(ValueHead { length, flags: flags?, key: key?, number: number? })
+        Some(ValueHead { length, flags: flags?, key: key? })
     }
 }
 

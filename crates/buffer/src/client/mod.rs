@@ -10,7 +10,6 @@
 mod connection;
 mod stream;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +18,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use self::connection::Connection;
-use crate::key::{BlockName, PACKETS_MAX, PacketKey, flag};
+use crate::key::{BlockName, PacketKey, flag};
 use crate::placement::{Placement, Pool};
 
 pub use self::stream::{Connect, Stream, messages, tcp};
@@ -115,24 +114,6 @@ impl Keep {
 /// Packets that were asked for, in that order; `None` for each that its server does not have.
 pub type Packets = Vec<Option<Vec<u8>>>;
 
-/// Up to which change packets of a block are known, by server of the pool: what is settled is told
-/// so, and nothing that came later.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known(BTreeMap<usize, u64>);
-
-impl Known {
-    /// What either knows.
-    pub fn and(mut self, other: &Known) -> Self {
-        other.0.iter().for_each(|(server, number)| self.note(*server, *number));
-        self
-    }
-
-    fn note(&mut self, server: usize, number: u64) {
-        let known = self.0.entry(server).or_default();
-        *known = number.max(*known);
-    }
-}
-
 /// What a server says that it does with what is owed to the PFS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
@@ -177,7 +158,7 @@ impl Client {
         Client { pool, servers, settings, name, connections: AtomicU64::new(0) }
     }
 
-    /// Stores packets of a block; up to which changes they are known by that.
+    /// Stores packets of a block.
     ///
     /// # Errors
     /// One server did not take all that it was to have.
@@ -186,11 +167,10 @@ impl Client {
         block: &BlockName,
         packets: &[(u32, &[u8])],
         keep: Keep,
-    ) -> Result<Known, ClientError> {
-        let mut known = Known::default();
+    ) -> Result<(), ClientError> {
         for (server, of_it) in self.by_server(block, packets.iter().map(|(packet, _)| *packet)) {
             let last = of_it.last().copied();
-            let number = self.call(server, |connection| {
+            self.call(server, |connection| {
                 for at in &of_it {
                     let (packet, bytes) = packets[*at];
                     // One answer is for all of a block: those before need no sync of their own.
@@ -203,9 +183,8 @@ impl Client {
                 }
                 connection.barrier()
             })?;
-            number.into_iter().for_each(|number| known.note(server, number));
         }
-        Ok(known)
+        Ok(())
     }
 
     /// Fetches packets of a block; `None` for each that its server does not have.
@@ -213,19 +192,7 @@ impl Client {
     /// # Errors
     /// A server cannot be asked, or a packet is broken.
     pub fn get(&self, block: &BlockName, packets: &[u32]) -> Result<Packets, ClientError> {
-        self.get_known(block, packets).map(|(fetched, _)| fetched)
-    }
-
-    /// As [`get`](Self::get); also up to which changes they are known by that.
-    ///
-    /// # Errors
-    /// As of [`get`](Self::get).
-    pub fn get_known(
-        &self,
-        block: &BlockName,
-        packets: &[u32],
-    ) -> Result<(Packets, Known), ClientError> {
-        let (mut fetched, mut known) = (vec![None; packets.len()], Known::default());
+        let mut fetched = vec![None; packets.len()];
         for (server, of_it) in self.by_server(block, packets.iter().copied()) {
             let keys: Vec<_> =
                 of_it.iter().map(|at| PacketKey { block: *block, packet: packets[*at] }).collect();
@@ -233,45 +200,24 @@ impl Client {
                 let some = keys.chunks(connection.asked_max());
                 some.map(|keys| connection.fetch(keys)).collect::<Result<Vec<_>, _>>()
             })?;
-            found.iter().for_each(|(_, number)| known.note(server, *number));
-            let found = found.into_iter().flat_map(|(found, _)| found);
-            of_it.iter().zip(found).for_each(|(at, it)| fetched[*at] = it);
+            of_it.iter().zip(found.into_iter().flatten()).for_each(|(at, it)| fetched[*at] = it);
         }
-        Ok((fetched, known))
+        Ok(fetched)
     }
 
-    /// Tells all servers that the PFS has the first `packets` packets of a block, as far as they
-    /// are known: what was stored later is owed still. Stock memcached evicts them anyway.
-    ///
-    /// # Errors
-    /// A server cannot be told: it keeps them.
-    pub fn settle(
-        &self,
-        block: &BlockName,
-        packets: u32,
-        known: &Known,
-    ) -> Result<(), ClientError> {
-        let told = known.0.iter().map(|(server, upto)| {
-            self.call(*server, |connection| connection.settle(block, packets, *upto))
-        });
-        // All are told, also after one could not be.
-        told.collect::<Vec<_>>().into_iter().collect()
-    }
-
-    /// Tells its servers that a block is over, whatever was stored of it and when.
+    /// Tells all servers of a block of up to `packets` packets that the PFS has it, or that nobody
+    /// needs it, whatever was stored of it and when. Stock memcached evicts it anyway.
     ///
     /// # Errors
     /// A server cannot be told: it keeps what it has.
-    pub fn forget(&self, block: &BlockName) -> Result<(), ClientError> {
+    pub fn settle(&self, block: &BlockName, packets: u32) -> Result<(), ClientError> {
         let servers: Vec<usize> = match self.pool.placement() {
             Placement::Block => vec![self.pool.server_of(&PacketKey { block: *block, packet: 0 })],
             Placement::Packet => (0..self.servers.len()).collect(),
         };
-        let forget = |server| {
-            self.call(server, |connection| connection.settle(block, PACKETS_MAX, u64::MAX))
-        };
+        let settle = |server| self.call(server, |connection| connection.settle(block, packets));
         // All are told, also after one could not be.
-        servers.into_iter().map(forget).collect::<Vec<_>>().into_iter().collect()
+        servers.into_iter().map(settle).collect::<Vec<_>>().into_iter().collect()
     }
 
     /// The servers.
@@ -289,7 +235,7 @@ impl Client {
                 for at in &of_it {
                     connection.remove(&PacketKey { block: *block, packet: packets[*at] })?;
                 }
-                connection.barrier().map(drop)
+                connection.barrier()
             })?;
         }
         Ok(())
@@ -330,14 +276,13 @@ impl Client {
         let until = Instant::now() + self.settings.deadline;
         let kept = of_it.idle.lock().pop().filter(Connection::is_at_rest);
         let was_kept = kept.is_some();
-        let mut connection = kept.map_or_else(|| self.connect(of_it), Ok).map_err(named)?;
+        let mut connection = kept.map_or_else(|| self.connect(of_it, until), Ok).map_err(named)?;
         connection.begin(until);
         let mut done = of_it.fence(&mut connection).and_then(|()| act(&mut connection));
         // A server that was started again closed those of before. All that is sent may be repeated.
         if was_kept && matches!(done, Err(Fault::Unreachable(_))) {
             of_it.give_up(&connection);
-            connection = self.connect(of_it).map_err(named)?;
-            connection.begin(until);
+            connection = self.connect(of_it, until).map_err(named)?;
             done = of_it.fence(&mut connection).and_then(|()| act(&mut connection));
         }
         // After anything else it is not known what comes next.
@@ -354,9 +299,12 @@ impl Client {
         done.map_err(named)
     }
 
-    fn connect(&self, server: &Server) -> Result<Connection, Fault> {
-        let stream = (server.connect)(self.settings.connect_timeout).map_err(Fault::Unreachable)?;
+    fn connect(&self, server: &Server, until: Instant) -> Result<Connection, Fault> {
+        let left = until.saturating_duration_since(Instant::now());
+        let limit = self.settings.connect_timeout.min(left).max(Duration::from_millis(1));
+        let stream = (server.connect)(limit).map_err(Fault::Unreachable)?;
         let mut connection = Connection::new(stream, self.settings.deadline);
+        connection.begin(until);
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
         connection.introduce(format!("{}-{number}", self.name))?;
         Ok(connection)

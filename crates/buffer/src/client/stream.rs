@@ -42,16 +42,18 @@ pub fn tcp(address: SocketAddr) -> Connect {
     })
 }
 
-/// By messages that are answered: of up to `bytes_max` bytes, and so are the answers. `call` may
-/// take as long as it is told.
+/// By messages that are answered: of up to `bytes_max` bytes, and so are the answers. Each begins
+/// with `head`. `call` may take as long as it is told.
 pub fn messages(
     bytes_max: usize,
+    head: Vec<u8>,
     call: impl Fn(&[u8], Duration) -> io::Result<Vec<u8>> + Clone + Send + Sync + 'static,
 ) -> Connect {
     Box::new(move |limit| {
         let call = Box::new(call.clone());
-        let (hello, commands, answers) = (Vec::new(), Vec::new(), io::Cursor::default());
-        Ok(Box::new(Messages { call, bytes_max, hello, commands, answers, left: limit }))
+        let begin = Begin { bytes: head.clone(), is_named: false };
+        let (message, answers) = (head.clone(), io::Cursor::default());
+        Ok(Box::new(Messages { call, bytes_max, begin, message, answers, left: limit }))
     })
 }
 
@@ -80,24 +82,37 @@ impl Stream for TcpStream {
     }
 }
 
+/// What each message begins with.
+struct Begin {
+    bytes: Vec<u8>,
+    /// It has the name of the connection, which is answered.
+    is_named: bool,
+}
+
 struct Messages<C> {
     call: Box<C>,
     bytes_max: usize,
-    /// What each message begins with.
-    hello: Vec<u8>,
-    commands: Vec<u8>,
+    begin: Begin,
+    /// The next one, from its begin on.
+    message: Vec<u8>,
     answers: io::Cursor<Vec<u8>>,
     left: Duration,
 }
 
+impl<C> Messages<C> {
+    fn is_empty(&self) -> bool {
+        self.message.len() == self.begin.bytes.len()
+    }
+}
+
 impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>>> Messages<C> {
     fn exchange(&mut self) -> io::Result<()> {
-        let message = [&self.hello[..], &self.commands].concat();
-        self.commands.clear();
-        let answers = (self.call)(&message, self.left)?;
-        let own = match self.hello.is_empty() {
-            true => Some(&answers[..]),
-            false => answers.strip_prefix(b"HELLO\r\n"),
+        let answered = (self.call)(&self.message, self.left);
+        self.message.truncate(self.begin.bytes.len());
+        let answers = answered?;
+        let own = match self.begin.is_named {
+            false => Some(&answers[..]),
+            true => answers.strip_prefix(b"HELLO\r\n"),
         };
         let strange = || io::Error::other("it does not know names of messages");
         self.answers.get_mut().extend_from_slice(own.ok_or_else(strange)?);
@@ -116,7 +131,9 @@ impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>> + Send> Stream for Messages<C
     }
 
     fn name_messages(&mut self, name: &str) -> bool {
-        self.hello = format!("hello {name}\r\n").into_bytes();
+        self.begin.bytes.extend_from_slice(format!("hello {name}\r\n").as_bytes());
+        self.begin.is_named = true;
+        self.message = self.begin.bytes.clone();
         true
     }
 
@@ -125,8 +142,7 @@ impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>> + Send> Stream for Messages<C
     }
 
     fn next_command(&mut self, bytes: usize) -> io::Result<()> {
-        let known = self.hello.len() + self.commands.len();
-        if self.commands.is_empty() || known + bytes <= self.bytes_max {
+        if self.is_empty() || self.message.len() + bytes <= self.bytes_max {
             return Ok(());
         }
         self.exchange()
@@ -135,7 +151,7 @@ impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>> + Send> Stream for Messages<C
 
 impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>>> Read for Messages<C> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if !self.commands.is_empty() {
+        if !self.is_empty() {
             self.exchange()?;
         }
         let read = self.answers.read(into)?;
@@ -148,7 +164,7 @@ impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>>> Read for Messages<C> {
 
 impl<C> Write for Messages<C> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.commands.extend_from_slice(bytes);
+        self.message.extend_from_slice(bytes);
         Ok(bytes.len())
     }
 

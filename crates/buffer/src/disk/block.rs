@@ -60,6 +60,8 @@ pub struct State {
     pub torn: Option<String>,
     /// What was promised and is broken, in words.
     pub damaged: Vec<String>,
+    /// Highest number that an earlier server left in its file.
+    pub highest: u64,
     since: Instant,
 }
 
@@ -95,6 +97,7 @@ impl Block {
         };
         state.packets = scanned.packets.into_iter().map(entry).collect();
         state.progress = progress;
+        state.highest = scanned.highest;
         state.rooms.push(room);
         (state.broken, state.torn) = (scanned.broken, scanned.torn);
         state.damage(&scanned.block, damaged);
@@ -137,6 +140,7 @@ impl State {
             broken: BTreeSet::new(),
             torn: None,
             damaged: Vec::new(),
+            highest: 0,
             since: Instant::now(),
         }
     }

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, fdatasync, flock, fstat, fsync,
-    ftruncate, openat, renameat, unlinkat,
+    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, fdatasync, flock,
+    fstat, fsync, ftruncate, openat, renameat, renameat_with, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite, pwritev};
 
@@ -21,16 +21,16 @@ const LOCK: &str = "lock";
 /// End of the names of files that are being written anew.
 const BESIDE: &str = ".new";
 
-/// End of the names of files that were never synced.
+/// End of the names of files that were never synced, or of more than one of a block.
 const ASIDE: &str = ".unsynced";
+/// Files of a block that are set aside.
+const ASIDE_MAX: u32 = 1000;
 
 /// See the module's documentation.
 pub struct Files {
     directory: OwnedFd,
-    /// Held as long as this lives. It tells how many servers used the directory.
+    /// Held as long as this lives.
     _lock: OwnedFd,
-    /// Which of them this is.
-    pub start: u64,
 }
 
 /// How far the file of a block is.
@@ -64,9 +64,8 @@ impl Files {
             )),
             errno => errno.into(),
         })?;
-        let start = count_start(&lock)?;
         fsync(&directory)?;
-        Ok(Files { directory, _lock: lock, start })
+        Ok(Files { directory, _lock: lock })
     }
 
     /// Names of all files of blocks, each with the block that it says. What was not finished is
@@ -80,7 +79,9 @@ impl Files {
         for entry in Dir::read_from(&self.directory)? {
             let Some(name) = name(entry?.file_name()) else { continue };
             if name.strip_suffix(BESIDE).is_some_and(|of| block_of(of).is_some()) {
-                self.remove_name(&name)?;
+                if let Err(error) = self.remove_name(&name) {
+                    tracing::warn!(name, %error, "what was not finished cannot be removed");
+                }
             } else if let Some(block) = block_of(&name) {
                 names.push((name, block));
             }
@@ -173,9 +174,20 @@ impl Files {
     /// # Errors
     /// It has the old one.
     pub fn set_aside(&self, name: &str) -> io::Result<String> {
-        let aside = format!("{name}{ASIDE}");
-        renameat(&self.directory, name, &self.directory, &*aside)?;
-        Ok(aside)
+        let tried = (0..ASIDE_MAX).map(|number| match number {
+            0 => format!("{name}{ASIDE}"),
+            _ => format!("{name}{ASIDE}.{number}"),
+        });
+        for aside in tried {
+            // What was set aside before stays.
+            let flags = RenameFlags::NOREPLACE;
+            match renameat_with(&self.directory, name, &self.directory, &*aside, flags) {
+                Ok(()) => return Ok(aside),
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Err(Errno::EXIST.into())
     }
 
     /// Makes names durable, and that there are none.
@@ -251,16 +263,6 @@ impl Files {
             false => Err(io::Error::new(io::ErrorKind::InvalidData, "its checksum is another one")),
         }
     }
-}
-
-/// Counts a server that uses a directory, durably; which one it is.
-fn count_start(lock: &OwnedFd) -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    let read = pread(lock, &mut bytes, 0)?;
-    let start = if read == bytes.len() { u64::from_le_bytes(bytes) } else { 0 } + 1;
-    write_all(lock, &[&start.to_le_bytes()], 0)?;
-    fsync(lock)?;
-    Ok(start)
 }
 
 /// Appends a record. What an earlier try left behind the end is written over.

@@ -16,8 +16,7 @@
 //!    wrote its file anew: no later sync succeeds over a packet that is not there.
 //! 3. Bytes that are read from a file are those that were written, by their checksum. Of a file
 //!    in which what was promised cannot be told any more no packet is given.
-//! 4. Numbers of changes rise, also over restarts: what is settled up to a number is nothing that
-//!    came later.
+//! 4. Numbers of changes are higher than all that are in files, also after a restart.
 
 mod block;
 mod files;
@@ -40,7 +39,7 @@ use self::block::{Block, Entry};
 use self::files::{Files, Progress};
 use self::worker::{Job, Worker};
 use crate::key::{BlockName, PacketKey};
-use crate::memory::{Budget, Full, Memory, NUMBER_BITS, Room};
+use crate::memory::{Budget, Full, Memory, Room};
 use crate::server::{Fetched, Keeper, Kept, Totals};
 
 pub use self::block::Owed;
@@ -112,8 +111,10 @@ impl Disk {
             written_bytes: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
         });
-        shared.memory.number_from(shared.files.start << NUMBER_BITS);
         let replayed = shared.replay(threads)?;
+        let blocks: Vec<_> = shared.blocks.lock().values().cloned().collect();
+        let numbers = blocks.iter().map(|block| block.state.lock().highest);
+        shared.memory.number_from(numbers.max().unwrap_or(0));
         let (mut senders, mut handles) = (Vec::new(), Vec::new());
         for number in 0..threads {
             let (sender, jobs) = mpsc::channel();
@@ -139,36 +140,9 @@ impl Disk {
         self.shared.blocks.lock().get(name).cloned()
     }
 
-    /// Takes packets away that `is_over` says; how many there were. Where none is left the file
-    /// goes, and with `is_settled` also one of which nothing is known.
-    fn take_away(
-        &self,
-        name: &BlockName,
-        is_settled: bool,
-        is_over: impl Fn(u32, u64) -> bool,
-    ) -> usize {
-        let mut blocks = self.shared.blocks.lock();
-        let Some(block) = blocks.get(name).cloned() else { return 0 };
-        let mut state = block.state.lock();
-        let all = state.packets.iter().map(|(packet, entry)| (*packet, entry.number));
-        let over: Vec<(u32, u64)> = all.filter(|(packet, it)| is_over(*packet, *it)).collect();
-        if over.is_empty() && !(is_settled && state.packets.is_empty()) {
-            return 0;
-        }
-        let are_broken_over = state.broken.iter().all(|packet| is_over(*packet, 0));
-        if over.len() == state.packets.len() && are_broken_over {
-            blocks.remove(name);
-            state.is_gone = true;
-            state.packets.clear();
-            self.send(name, Job::Settle { block: block.clone() });
-            return over.len();
-        }
-        for (packet, number) in &over {
-            state.packets.remove(packet);
-            let (block, packet, number) = (block.clone(), *packet, *number);
-            self.send(name, Job::Remove { block, packet, number });
-        }
-        over.len()
+    /// Takes the block off the list. Whoever changes it does that one after the other.
+    fn forget(&self, block: &Arc<Block>) {
+        self.shared.blocks.lock().remove(&block.name);
     }
 }
 
@@ -215,11 +189,32 @@ impl Keeper for Disk {
     }
 
     fn removed(&self, key: &PacketKey) -> bool {
-        self.take_away(&key.block, false, |packet, _| packet == key.packet) > 0
+        let Some(block) = self.known(&key.block) else { return false };
+        let mut state = block.state.lock();
+        let Some(entry) = state.packets.remove(&key.packet) else { return false };
+        // What is broken in a file is told for as long as it is there.
+        if state.packets.is_empty() && state.damaged.is_empty() {
+            state.is_gone = true;
+            self.send(&key.block, Job::Settle { block: block.clone() });
+            drop(state);
+            self.forget(&block);
+            return true;
+        }
+        let (packet, number) = (key.packet, entry.number);
+        self.send(&key.block, Job::Remove { block: block.clone(), packet, number });
+        true
     }
 
-    fn settled(&self, block: &BlockName, packets: u32, upto: u64) -> usize {
-        self.take_away(block, packets > 0, |packet, number| packet < packets && number <= upto)
+    fn settled(&self, name: &BlockName) -> Vec<u32> {
+        let Some(block) = self.known(name) else { return Vec::new() };
+        let packets = {
+            let mut state = block.state.lock();
+            state.is_gone = true;
+            self.send(name, Job::Settle { block: block.clone() });
+            std::mem::take(&mut state.packets).into_keys().collect()
+        };
+        self.forget(&block);
+        packets
     }
 
     fn fetch(&self, key: &PacketKey) -> Result<Option<Fetched>, String> {
@@ -349,15 +344,22 @@ impl Shared {
         };
         let mut scanned = scanned;
         let mut progress = Progress { end: scanned.end, durable: 0, said: 0, is_named: false };
+        let mut failed = None;
         if scanned.is_failed && scanned.damaged().is_empty() {
             // What the system has of it in memory alone is written by nobody else.
             let packets: Vec<_> = scanned.packets.iter().map(|(it, place)| (*it, *place)).collect();
-            let (_, now, places) = self.files.write_beside(block, &packets)?;
-            self.files.put_in_place(block)?;
-            for ((packet, _), place) in packets.iter().zip(places) {
-                scanned.packets.insert(*packet, place);
+            let anew = self.files.write_beside(block, &packets);
+            let anew = anew.and_then(|anew| self.files.put_in_place(block).map(|()| anew));
+            match anew {
+                Ok((_, now, places)) => {
+                    for ((packet, _), place) in packets.iter().zip(places) {
+                        scanned.packets.insert(*packet, place);
+                    }
+                    progress = now;
+                }
+                // Its packets are told, and it takes no more; the next start tries again.
+                Err(error) => failed = Some(format!("writing block {block} anew: {error}")),
             }
-            progress = now;
         }
         let of = scanned.packets.values().map(|place| u64::from(place.length));
         {
@@ -368,6 +370,10 @@ impl Shared {
         }
         let room = self.budget.hold(progress.end);
         let block = Arc::new(Block::replayed(scanned, progress, room));
+        if let Some(reason) = failed {
+            tracing::warn!(reason, "a block of which a sync failed takes nothing");
+            block.state.lock().failed = Some(reason);
+        }
         self.blocks.lock().insert(block.name, block);
         Ok(())
     }

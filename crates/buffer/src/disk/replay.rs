@@ -36,6 +36,8 @@ pub struct Scanned {
     pub packets: BTreeMap<u32, Place>,
     /// Where whole records end: what is behind is torn.
     pub end: u64,
+    /// Highest number of a change in it.
+    pub highest: u64,
     /// Packets that were promised, and whose bytes are others.
     pub broken: BTreeSet<u32>,
     /// Why records that were promised cannot be told any more, which may be of any packet.
@@ -83,6 +85,7 @@ pub fn scan(file: &File, name: &BlockName) -> io::Result<Found> {
         block,
         packets: BTreeMap::new(),
         end: HEADER_BYTES as u64,
+        highest: 0,
         broken: BTreeSet::new(),
         torn: None,
         is_failed: format::is_failed(&header),
@@ -102,6 +105,7 @@ pub fn scan(file: &File, name: &BlockName) -> io::Result<Found> {
             break;
         }
         let Record { packet, flags, checksum, number, .. } = record;
+        scanned.highest = scanned.highest.max(number);
         // A later one takes its place.
         scanned.packets.remove(&packet);
         scanned.broken.remove(&packet);

@@ -71,9 +71,9 @@ impl Job {
 
 /// Jobs of a block for which the disk has no room, or the process no descriptor.
 struct Stalled {
-    since: Instant,
     reason: String,
-    jobs: VecDeque<Job>,
+    /// Each with the time when it came.
+    jobs: VecDeque<(Instant, Job)>,
 }
 
 /// See the module's documentation.
@@ -89,6 +89,8 @@ pub struct Worker {
     dirty_bytes: u64,
     /// A file was removed since the directory was synced.
     is_name_gone: bool,
+    /// Blocks that are over, and whose files are there still, with the reason.
+    not_removed: BTreeMap<BlockName, String>,
     stalled: BTreeMap<BlockName, Stalled>,
 }
 
@@ -112,6 +114,7 @@ impl Worker {
             dirty_since: Instant::now(),
             dirty_bytes: 0,
             is_name_gone: false,
+            not_removed: BTreeMap::new(),
             stalled: BTreeMap::new(),
         }
     }
@@ -119,7 +122,10 @@ impl Worker {
     /// Works until nobody can hand it a job any more.
     pub fn run(mut self) {
         loop {
-            let is_busy = !self.dirty.is_empty() || !self.stalled.is_empty() || self.is_name_gone;
+            let is_busy = !self.dirty.is_empty()
+                || !self.stalled.is_empty()
+                || !self.not_removed.is_empty()
+                || self.is_name_gone;
             let wait = if is_busy { IDLE } else { UNSYNCED_MAX };
             let mut waiting = Waiting::new();
             let first = self.jobs.recv_timeout(wait);
@@ -158,14 +164,14 @@ impl Worker {
         if !matches!(job, Job::Settle { .. })
             && let Some(stalled) = self.stalled.get_mut(&name)
         {
-            return stalled.jobs.push_back(job);
+            return stalled.jobs.push_back((Instant::now(), job));
         }
         match job {
             Job::Sync { name, done } => waiting.entry(name).or_default().push(done),
             Job::Settle { block } => {
                 let mut done = waiting.remove(&name).unwrap_or_default();
                 let stalled = self.stalled.remove(&name).map(|it| it.jobs).unwrap_or_default();
-                done.extend(stalled.into_iter().filter_map(|job| match job {
+                done.extend(stalled.into_iter().filter_map(|(_, job)| match job {
                     Job::Sync { done, .. } => Some(done),
                     _ => None,
                 }));
@@ -175,7 +181,7 @@ impl Worker {
             }
             job => {
                 if let Err((job, reason)) = self.append_job(job) {
-                    let stalled = Stalled { since: Instant::now(), reason, jobs: [job].into() };
+                    let stalled = Stalled { reason, jobs: [(Instant::now(), job)].into() };
                     tracing::warn!(block = %name, reason = stalled.reason, "it is tried again");
                     self.stalled.insert(name, stalled);
                 }
@@ -211,16 +217,31 @@ impl Worker {
     fn settle(&mut self, block: &Arc<Block>) -> Result<(), String> {
         self.open.pop(&block.name);
         self.dirty.remove(&block.name);
-        let removed = self.shared.files.remove(&block.name);
-        self.is_name_gone = true;
+        let removed = self.remove_file(&block.name);
         let mut state = block.state.lock();
         state.rooms.clear();
         state.unsynced.clear();
-        removed.map_err(|error| {
-            let reason = format!("removing block {} from the disk: {error}", block.name);
-            tracing::warn!(reason);
-            reason
-        })
+        removed
+    }
+
+    /// Removes the file of a block that is over. One that stays is tried again, and told to whoever
+    /// asks for the block: after a restart it would be there again.
+    fn remove_file(&mut self, name: &BlockName) -> Result<(), String> {
+        let removed = self.shared.files.remove(name);
+        self.is_name_gone = true;
+        match removed {
+            Ok(()) => {
+                self.not_removed.remove(name);
+                Ok(())
+            }
+            Err(error) => {
+                let reason = format!("removing block {name} from the disk: {error}");
+                if self.not_removed.insert(*name, reason.clone()).as_ref() != Some(&reason) {
+                    tracing::warn!(reason);
+                }
+                Err(reason)
+            }
+        }
     }
 
     fn write(&mut self, block: &Arc<Block>, packet: &Packet) -> Result<(), Refused> {
@@ -285,18 +306,18 @@ impl Worker {
     fn retry_stalled(&mut self) {
         for name in self.stalled.keys().copied().collect::<Vec<_>>() {
             let Some(mut stalled) = self.stalled.remove(&name) else { continue };
-            let is_late = stalled.since.elapsed() > self.shared.patience;
-            while let Some(job) = stalled.jobs.pop_front() {
+            while let Some((since, job)) = stalled.jobs.pop_front() {
+                let is_late = since.elapsed() > self.shared.patience;
                 match job {
                     Job::Sync { name, done } => drop(done.send(self.sync_named(&name))),
-                    Job::Write { ref block, .. } if is_late => {
+                    Job::Write { ref block, .. } | Job::Remove { ref block, .. } if is_late => {
                         let error = io::Error::other(stalled.reason.clone());
                         fail(block, &mut block.state.lock(), &error);
                     }
                     job => {
                         if let Err((job, reason)) = self.append_job(job) {
                             stalled.reason = reason;
-                            stalled.jobs.push_front(job);
+                            stalled.jobs.push_front((since, job));
                             break;
                         }
                     }
@@ -386,6 +407,9 @@ impl Worker {
             // Who asks for it later is told of a failure.
             let _ = self.sync(&block);
         }
+        for name in self.not_removed.keys().copied().collect::<Vec<_>>() {
+            let _ = self.remove_file(&name);
+        }
         if self.is_name_gone {
             let _ = self.sync_names();
         }
@@ -400,6 +424,9 @@ impl Worker {
     }
 
     fn sync_named(&mut self, name: &BlockName) -> Result<(), String> {
+        if self.not_removed.contains_key(name) {
+            self.remove_file(name)?;
+        }
         if self.is_name_gone {
             self.sync_names()?;
         }

@@ -19,8 +19,6 @@ pub use self::budget::{Budget, Full, Room, Usage, VALUE_OVERHEAD_BYTES};
 pub use self::item::{Item, Value};
 
 const SHARDS: usize = 16;
-/// Bits of the number of a change that count changes; those above tell starts of a server.
-pub const NUMBER_BITS: u32 = 40;
 
 type Key = Box<[u8]>;
 
@@ -94,11 +92,6 @@ impl Memory {
     /// Has numbers of changes begin here, where they are lower: before the first change.
     pub fn number_from(&self, first: u64) {
         self.last_cas.fetch_max(first, Ordering::Relaxed);
-    }
-
-    /// Number of the last change.
-    pub fn last_cas(&self) -> u64 {
-        self.last_cas.load(Ordering::Relaxed)
     }
 
     /// Takes room for a value; evicts others for it, and waits where only what is owed is left.

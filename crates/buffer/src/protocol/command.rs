@@ -126,18 +126,13 @@ pub enum Command<'a> {
         /// Bytes of the value.
         length: u64,
     },
-    /// `settle NAME PACKETS NUMBER` of ours: the PFS has the first packets of the block, as they
-    /// were up to the change of that number.
+    /// `settle NAME PACKETS` of ours: the PFS has the block, or nobody needs it.
     Settle {
         /// The name of the block.
         name: &'a [u8],
-        /// How many packets.
+        /// How many packets it has at most.
         packets: u64,
-        /// Number of a change.
-        upto: u64,
     },
-    /// `number` of ours: that of the last change.
-    Number,
     /// `hello NAME` of ours: what the client calls this connection.
     Hello(&'a [u8]),
     /// `fence NAME` of ours: the client gave that connection up.
@@ -203,12 +198,9 @@ fn manage<'a>(name: &[u8], rest: &[&'a [u8]]) -> Result<Command<'a>, Malformed> 
             Command::Flush { delay: signed(delay).ok_or(Fault::Line)?, is_quiet }
         }
         (b"lru_crawler", [b"metadump", b"all" | b"hash"]) => Command::Dump,
-        (b"settle", [name, packets, upto]) => Command::Settle {
-            name,
-            packets: number(packets).ok_or(Fault::Line)?,
-            upto: number(upto).ok_or(Fault::Line)?,
-        },
-        (b"number", []) => Command::Number,
+        (b"settle", [name, packets]) => {
+            Command::Settle { name, packets: number(packets).ok_or(Fault::Line)? }
+        }
         (b"hello", [name]) => Command::Hello(checked(name)?),
         (b"fence", [name]) => Command::Fence(checked(name)?),
         _ => return Err(Fault::Unknown.into()),

@@ -20,7 +20,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
@@ -33,7 +33,7 @@ use self::session::{Session, is_usual_end};
 use self::wire::Message;
 use crate::disk::Owed;
 use crate::key::{BlockName, PACKET_BYTES_MAX, PacketKey};
-use crate::memory::{Memory, NUMBER_BITS, Room, Usage, Value};
+use crate::memory::{Memory, Room, Usage, Value};
 
 /// How a server works.
 #[derive(Clone, Debug)]
@@ -100,8 +100,8 @@ pub trait Keeper: Send + Sync {
     /// A packet was removed, or is not owed any more; whether it was kept.
     fn removed(&self, key: &PacketKey) -> bool;
 
-    /// The PFS has the first packets of a block, as they were up to a change; how many were kept.
-    fn settled(&self, block: &BlockName, packets: u32, upto: u64) -> usize;
+    /// The PFS has a block, or nobody needs it; its packets that were kept.
+    fn settled(&self, block: &BlockName) -> Vec<u32>;
 
     /// A packet that is not in memory; `None` where it is not kept either.
     ///
@@ -177,8 +177,8 @@ impl Keeper for InMemory {
         false
     }
 
-    fn settled(&self, _: &BlockName, _: u32, _: u64) -> usize {
-        0
+    fn settled(&self, _: &BlockName) -> Vec<u32> {
+        Vec::new()
     }
 
     fn fetch(&self, _: &PacketKey) -> Result<Option<Fetched>, String> {
@@ -260,9 +260,6 @@ impl Server {
         keeper: Box<dyn Keeper>,
     ) -> io::Result<Self> {
         let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-        if keeper.place() == "memory" {
-            memory.number_from(first_number());
-        }
         let settings = within_descriptors(settings);
         let shared = Arc::new(Shared {
             memory,
@@ -379,13 +376,6 @@ fn serve(shared: &Arc<Shared>, stream: TcpStream, number: u64) -> io::Result<()>
         }
     })?;
     Ok(())
-}
-
-/// Numbers of changes are no lower than those of an earlier server in whose memory alone packets
-/// were: what is told to be settled up to one of its numbers is nothing that came since.
-fn first_number() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    now.as_secs() << NUMBER_BITS
 }
 
 /// Connections take no more than half of the descriptors of this process.

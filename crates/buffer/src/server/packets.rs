@@ -119,37 +119,46 @@ impl Shared {
         Ok(synced.map(|()| changed))
     }
 
-    /// Removes a packet; whether there was one. It is gone for good once its block is synced.
+    /// Removes a packet; whether there was one, or why it cannot be. It is gone for good once its
+    /// block is synced.
     ///
     /// # Errors
     /// Its client gave up the connection.
-    pub fn remove_packet(&self, key: &PacketKey, fence: &Fence) -> io::Result<bool> {
+    pub fn remove_packet(
+        &self,
+        key: &PacketKey,
+        fence: &Fence,
+    ) -> io::Result<Result<bool, String>> {
         let is_fenced = fence.lock();
         if *is_fenced {
             return Err(ErrorKind::ConnectionAborted.into());
         }
         let _stripe = self.stripes.take(&key.block);
+        // Of a block that is broken nothing is forgotten but the whole.
+        if let Err(reason) = self.keeper.check(&key.block) {
+            return Ok(Err(reason));
+        }
         let was_there = self.memory.with(key.to_string().as_bytes(), |slot| slot.remove());
         let was_kept = self.keeper.removed(key);
-        Ok(was_there.is_some() || was_kept)
+        Ok(Ok(was_there.is_some() || was_kept))
     }
 
-    /// The PFS has the first packets of a block, as they were up to a change: they may be evicted.
-    /// How many there were, or why that is not noted for good.
-    pub fn settle(&self, block: &BlockName, packets: u32, upto: u64) -> Result<usize, String> {
-        let (in_memory, kept) = {
+    /// The PFS has a block, of up to so many packets: they may be evicted. How many there were, or
+    /// why that is not noted for good.
+    pub fn settle(&self, block: &BlockName, packets: u32) -> Result<usize, String> {
+        let count = {
             let _stripe = self.stripes.take(block);
+            let kept = self.keeper.settled(block);
+            let more = kept.iter().copied().filter(|packet| *packet >= packets);
             let settle = |packet: &u32| {
                 let key = PacketKey { block: *block, packet: *packet }.to_string();
-                self.memory.with(key.as_bytes(), |slot| {
-                    slot.peek().is_some_and(|item| item.cas <= upto) && slot.settle()
-                })
+                self.memory.with(key.as_bytes(), |slot| slot.settle())
             };
-            let in_memory = (0..packets).filter(settle).count();
-            (in_memory, self.keeper.settled(block, packets, upto))
+            let in_memory = (0..packets).chain(more).filter(settle).count();
+            in_memory.max(kept.len())
         };
         self.keeper.sync(block)?;
-        Ok(in_memory.max(kept))
+        Ok(count)
     }
 
     /// Brings a packet into memory that is kept elsewhere.

@@ -32,6 +32,8 @@ pub struct Session<'a> {
     pub channel: Channel<'a>,
     /// Whether what comes by it is carried out.
     pub fence: Arc<Fence>,
+    /// What its client calls it.
+    name: Option<Box<[u8]>>,
     /// Until when what comes waits for room, since something of what was sent at once did.
     patience_ends: Option<Instant>,
     /// Blocks of which packets were removed, and who did it has no answer yet.
@@ -60,7 +62,7 @@ impl<'a> Session<'a> {
     /// One that begins.
     pub fn new(shared: Arc<Shared>, channel: Channel<'a>) -> Self {
         let (fence, unsynced) = (Arc::default(), BTreeSet::new());
-        Session { shared, channel, fence, patience_ends: None, unsynced }
+        Session { shared, channel, fence, name: None, patience_ends: None, unsynced }
     }
 }
 
@@ -117,19 +119,25 @@ impl Session<'_> {
                 self.end_of_wait(flags.has(b'q'));
                 Ok(())
             }
-            Command::Settle { name, packets, upto } => self.settle(name, packets, upto),
-            Command::Number => {
-                self.channel.text(&format!("NUMBER {}\r\n", self.shared.memory.last_cas()))
-            }
-            Command::Hello(name) => match self.shared.fences.name(name, &self.fence) {
-                true => self.channel.text("HELLO\r\n"),
-                false => self.channel.text("SERVER_ERROR too many names of connections\r\n"),
-            },
+            Command::Settle { name, packets } => self.settle(name, packets),
+            Command::Hello(name) => self.hello(name),
             Command::Fence(name) => {
                 self.shared.fences.raise(name);
                 self.channel.text("FENCED\r\n")
             }
         }
+    }
+
+    /// It has one name, and keeps it.
+    fn hello(&mut self, name: &[u8]) -> io::Result<()> {
+        if self.name.as_deref().is_some_and(|before| before != name) {
+            return self.channel.text("CLIENT_ERROR this connection has another name\r\n");
+        }
+        if self.name.is_none() && !self.shared.fences.name(name, &self.fence) {
+            return self.channel.text("SERVER_ERROR too many names of connections\r\n");
+        }
+        self.name = Some(name.into());
+        self.channel.text("HELLO\r\n")
     }
 
     /// Answers with a line, unless the client wants none.
@@ -173,7 +181,10 @@ impl Session<'_> {
         let Some(packet) = PacketKey::parse(key) else {
             return Ok(Ok(self.shared.memory.with(key, |slot| slot.remove()).is_some()));
         };
-        let was_there = self.shared.remove_packet(&packet, &self.fence)?;
+        let was_there = match self.shared.remove_packet(&packet, &self.fence)? {
+            Ok(was_there) => was_there,
+            Err(reason) => return Ok(Err(reason)),
+        };
         if was_there {
             self.unsynced.insert(packet.block);
         }
@@ -189,7 +200,7 @@ impl Session<'_> {
         let is_sync = change.flags & flag::SYNC != 0;
         let wrong = match packet {
             None if is_of_blocks(key) => Some(NO_PACKET),
-            Some(_) if !is_set => Some(ONLY_SET),
+            Some(_) if !is_set || change.new_cas.is_some() => Some(ONLY_SET),
             Some(_) if is_sync && !change.is_owed => Some(DURABLE_IS_OWED),
             Some(_) if length > PACKET_BYTES_MAX as u64 => Some(TOO_LARGE),
             _ => None,
@@ -224,6 +235,10 @@ impl Session<'_> {
         self.shared.counters.set.fetch_add(1, Ordering::Relaxed);
         let value = Value::new(bytes, room);
         let Some(packet) = packet else {
+            let is_fenced = self.fence.lock();
+            if *is_fenced {
+                return Err(ErrorKind::ConnectionAborted.into());
+            }
             return Ok(match storing::store(&self.shared.memory, key, &change, value) {
                 Ok(changed) => Came::Changed(changed),
                 Err(full) => Came::Refused(out_of_memory(&full, false)),
@@ -273,13 +288,13 @@ impl Session<'_> {
         }
     }
 
-    /// The PFS has packets of a block.
-    fn settle(&mut self, name: &[u8], packets: u64, upto: u64) -> io::Result<()> {
+    /// The PFS has a block.
+    fn settle(&mut self, name: &[u8], packets: u64) -> io::Result<()> {
         let packets = u32::try_from(packets).ok().filter(|packets| *packets <= PACKETS_MAX);
         let (Some(block), Some(packets)) = (BlockName::parse(name), packets) else {
             return self.channel.text("CLIENT_ERROR no name of a block, or too many packets\r\n");
         };
-        match self.shared.settle(&block, packets, upto) {
+        match self.shared.settle(&block, packets) {
             Ok(settled) => self.channel.text(&format!("SETTLED {settled}\r\n")),
             Err(reason) => self.channel.text(&format!("SERVER_ERROR {reason}\r\n")),
         }

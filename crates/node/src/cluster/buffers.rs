@@ -168,16 +168,14 @@ impl Cluster {
         }
         let name = NodeName::new(node).map_err(|error| error.to_string())?;
         let (myself, head) = (self.myself.clone(), postcard::to_stdvec(&Asked::Obey));
-        let head = Arc::new(threads::about_buffers(&head.map_err(|error| error.to_string())?));
-        let bytes_max = MESSAGE_BYTES_MAX - head.len();
-        let call = move |commands: &[u8], left: Duration| {
+        let head = threads::about_buffers(&head.map_err(|error| error.to_string())?);
+        let call = move |message: &[u8], left: Duration| {
             let cluster = myself.upgrade().ok_or_else(|| io::Error::other("this node ends"))?;
             if let Some(reason) = cluster.why_not_asked(&name) {
                 return Err(io::Error::new(io::ErrorKind::NotConnected, reason));
             }
-            let message = [&head[..], commands].concat();
-            cluster.transport.call(name.as_str(), &message, left).map_err(io::Error::other)
+            cluster.transport.call(name.as_str(), message, left).map_err(io::Error::other)
         };
-        Ok(client::messages(bytes_max, call))
+        Ok(client::messages(MESSAGE_BYTES_MAX, head, call))
     }
 }

@@ -75,7 +75,9 @@ impl OwedFile {
         blocks.dedup();
         for block in blocks {
             let (block, _) = place_of(owe.epoch, block * owe.block_packets);
-            self.client.forget(&block).map_err(|error| error.to_string())?;
+            self.client
+                .settle(&block, owe.block_packets as u32)
+                .map_err(|error| error.to_string())?;
         }
         Ok(())
     }
@@ -178,7 +180,7 @@ impl Cluster {
         for file in self.copies.held.take_over() {
             let forgotten = file.release().and_then(|()| {
                 let epoch = file.told().map(|owe| owe.epoch);
-                let forget = |epoch| buffer.local().forget(&told_key(epoch).block);
+                let forget = |epoch| buffer.local().settle(&told_key(epoch).block, 1);
                 epoch.map_or(Ok(()), forget).map_err(|error| error.to_string())
             });
             if let Err(reason) = forgotten {

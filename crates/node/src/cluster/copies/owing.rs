@@ -235,7 +235,7 @@ impl Cluster {
                 let keep = if is_durable { Keep::Durable } else { Keep::Owed };
                 // Whatever becomes of it, it may be there.
                 stored.unsynced.insert(block.block);
-                owing.client.put(&block, &bytes, keep).map_err(|error| error.to_string())?;
+                store(&owing.client, &block, &bytes, keep)?;
                 some.iter().for_each(|packet| stored.packets.add(*packet..packet + 1));
                 if is_durable {
                     stored.unsynced.remove(&block.block);
@@ -277,6 +277,32 @@ impl Cluster {
             self.buffer_client(members.clone(), Placement::Block).map(Arc::new)
         })
     }
+}
+
+/// Stores packets of a block by two calls at a time: while one is on its way the other is stored.
+fn store(
+    client: &Client,
+    block: &BlockName,
+    packets: &[(u32, &[u8])],
+    keep: Keep,
+) -> Result<(), String> {
+    let put = |packets: &[(u32, &[u8])], keep| match packets {
+        [] => Ok(()),
+        _ => client.put(block, packets, keep).map_err(|error| error.to_string()),
+    };
+    let (first, last) = packets.split_at(packets.len() - 1);
+    let (one, other) = first.split_at(first.len() / 2);
+    let both = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, || put(one, Keep::Owed));
+        let done = put(other, Keep::Owed);
+        let beside = match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|_| Err("storing it failed".to_owned())),
+            Err(_) => put(one, Keep::Owed),
+        };
+        done.and(beside)
+    });
+    // After all others of it: its answer is that of its block.
+    both.and_then(|()| put(last, keep))
 }
 
 fn weights(client: &Client) -> Vec<(String, u64)> {
