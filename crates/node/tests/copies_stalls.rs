@@ -319,17 +319,76 @@ fn a_file_that_a_user_calls_like_a_copy_is_a_file_like_any_other() {
 #[test]
 fn who_failed_to_put_its_copy_in_place_keeps_nobody_waiting() {
     let nodes = nodes(3, 2);
-    // By a file of its own it tells what this start of it is called.
-    drop(synced_by(&nodes, 2, "d/its-own"));
-    let start = mark_of(&nodes, "d/its-own").node;
     let file = synced(&nodes, "d/file");
     let epoch = mark_of(&nodes, "d/file").copies.unwrap().epoch;
-    let failed = format!("n2:{start}::0.0:");
     let path = nodes.pfs("d/file");
-    let failed = sealed_claim(&path, epoch, &failed);
-    setxattr(&path, &*taken_attribute(epoch, 1), &failed, XattrFlags::CREATE).unwrap();
+    setxattr(&path, &*taken_attribute(epoch, 1), b"failed n2", XattrFlags::CREATE).unwrap();
     drop(file);
     assert_eq!(nodes.read(1, "d/file").0, OLD);
+}
+
+/// Claims of two holders that fail again and again take little of what an inode has for attributes.
+#[test]
+fn who_fails_again_and_again_leaves_little_on_the_pfs() {
+    let hooks = Arc::<Hooks>::default();
+    let nodes = hooked(&hooks, 3, 2);
+    let file = synced(&nodes, "d/file");
+    let holder = (1..3).find(|node| nodes.cluster(*node).copies.held == 1).unwrap();
+    let epoch = mark_of(&nodes, "d/file").copies.unwrap().epoch;
+    // As another holder left them.
+    let path = nodes.pfs("d/file");
+    for number in 1..20 {
+        let name = taken_attribute(epoch, number);
+        setxattr(&path, &*name, b"failed n9", XattrFlags::CREATE).unwrap();
+    }
+    // The last one is its own: it takes that up again.
+    let own = format!("failed n{holder}");
+    setxattr(&path, &*taken_attribute(epoch, 20), own.as_bytes(), XattrFlags::CREATE).unwrap();
+    // So no further attribute is made.
+    let number = std::fs::metadata(&path).unwrap().ino();
+    let found = Arc::new(AtomicU64::new(0));
+    let (most, stub) = (found.clone(), path.clone());
+    hooks.set(move |call, make| {
+        let made = make();
+        if inode() == number && call == Call::SetAttribute {
+            let next = rustix::fs::getxattr(&stub, &*taken_attribute(epoch, 21), &mut [0; 512]);
+            most.fetch_max(20 + u64::from(next.is_ok()), Ordering::SeqCst);
+        }
+        made
+    });
+    drop(file);
+    nodes.nodes[0].stop();
+    until("the copy is in its place", || held(&nodes) == 0);
+    assert_eq!((on_pfs(&nodes, "d/file"), found.load(Ordering::SeqCst)), (OLD.to_vec(), 20));
+    nothing_is_left_beside(&nodes);
+}
+
+/// A ticket that ran out, or identities that a PFS maps: to root nothing is hidden otherwise.
+#[test]
+fn a_mark_that_cannot_be_read_is_not_taken_for_none() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    for errno in [libc::EACCES, libc::EPERM] {
+        let hooks = Arc::<Hooks>::default();
+        let nodes = hooked(&hooks, 3, 2);
+        let file = synced(&nodes, "d/file");
+        let number = std::fs::metadata(nodes.pfs("d/file")).unwrap().ino();
+        hooks.set(move |call, make| match inode() == number && call == Call::GetAttribute {
+            true => Err(Error::pfs("asking", std::io::Error::from_raw_os_error(errno))),
+            false => make(),
+        });
+        let error = nodes.try_open(1, "d/file", Access::ReadWrite).map(drop).unwrap_err();
+        assert_eq!(error.errno(), errno, "an open is told, and finds no empty file");
+        // Nor do holders throw their copies away.
+        drop(file);
+        nodes.nodes[0].stop();
+        std::thread::sleep(std::time::Duration::from_secs(4));
+        assert_eq!(held(&nodes), 1);
+        hooks.clear();
+        until("the copy is in its place", || held(&nodes) == 0);
+        assert_eq!(on_pfs(&nodes, "d/file"), OLD);
+    }
 }
 
 #[test]

@@ -42,11 +42,21 @@ fn is_no_room_or_right(error: &Error) -> bool {
 pub fn find(lower: &dyn LowerFile, size: u64) -> Result<Found> {
     let attribute = || match lower.get_xattr(STUB_ATTRIBUTE) {
         Ok(value) => Ok(value.map_or(Attribute::Missing, Attribute::Value)),
-        Err(error) if matches!(error.errno(), libc::EACCES | libc::EPERM) => Ok(Attribute::Missing),
+        Err(error) if is_hidden(lower, &error) => Ok(Attribute::Missing),
         Err(error) if is_unsupported(&error) => Ok(Attribute::Unsupported),
         Err(error) => Err(error),
     };
     tidepool_proto::stub::find(size, attribute, |head| read_head(lower, head))
+}
+
+/// Whether a mark is not told because this node's user may not read the file. From whoever may, as
+/// root, a refusal hides what may be there: a ticket that ran out, or identities that a PFS maps.
+fn is_hidden(lower: &dyn LowerFile, error: &Error) -> bool {
+    let user = rustix::process::geteuid();
+    matches!(error.errno(), libc::EACCES | libc::EPERM)
+        && !user.is_root()
+        && rustix::fs::fstat(lower.descriptor())
+            .is_ok_and(|facts| facts.st_uid != user.as_raw() || facts.st_mode & 0o400 == 0)
 }
 
 /// Reads the first bytes, also where the descriptor is for writing only.

@@ -52,7 +52,7 @@ pub struct Claimed {
     pub member: String,
     /// Which start of it.
     pub start: String,
-    /// Name of its file beside the stub; empty of who failed and removed it.
+    /// Name of its file beside the stub; empty where a node failed, or none made the claim.
     beside: OsString,
     /// That file, and the name of the stub, which it is to get.
     copy: FileKey,
@@ -69,11 +69,9 @@ fn sealed_words((file, epoch): (FileKey, u64), words: &[u8]) -> Vec<u8> {
 pub fn claim(
     (seal, of): (&Seal, (FileKey, u64)),
     me: (&str, &str),
-    file: Option<(&OsStr, FileKey)>,
+    (beside, FileKey { inode, generation }): (&OsStr, FileKey),
     name: &OsStr,
 ) -> Vec<u8> {
-    let none = (OsStr::new(""), FileKey { inode: 0, generation: 0 });
-    let (beside, FileKey { inode, generation }) = file.unwrap_or(none);
     let head = format!("{}:{}:{}:{inode}.{generation}:", me.0, me.1, beside.to_string_lossy());
     let words = [head.as_bytes(), name.as_bytes()].concat();
     let sealed = seal.of_words(&sealed_words(of, &words));
@@ -244,12 +242,12 @@ mod tests {
         let seal = &Seal::of(&Identity { cluster: "c".into(), node: "n".into(), key, tls: None });
         let (name, me) = (OsStr::from_bytes(b"a:b\xff"), ("n1", "start"));
         let beside = fresh_name(OF);
-        let text = claim((seal, OF), me, Some((&beside, OTHER)), name);
+        let text = claim((seal, OF), me, (&beside, OTHER), name);
         let read = Claimed::parse(&text, (seal, OF));
         assert_eq!((&*read.member, &*read.start, read.copy), ("n1", "start", OTHER));
         assert_eq!((&read.beside, read.name.as_os_str()), (&beside, name));
-        let failed = Claimed::parse(&claim((seal, OF), me, None, name), (seal, OF));
-        assert!(failed.has_failed() && failed.member == "n1");
+        let failed = Claimed::parse(b"failed n1", (seal, OF));
+        assert!(failed.has_failed() && failed.member.is_empty());
         for others in [(FileKey { inode: 8, ..OF.0 }, OF.1), (OF.0, 8)] {
             assert!(Claimed::parse(&text, (seal, others)).has_failed(), "of another file");
         }

@@ -99,7 +99,7 @@ impl Taker<'_> {
         }
         // What came out of an exchange may be under the name still: the claim tells where it goes.
         if done.is_err() && !place.beside(name)?.is_there() {
-            right.note_failed(self, stub, (file, epoch));
+            right.note_failed(self, stub, epoch);
         }
         if done == Ok(Replaced::Over) {
             right.give_up(stub, epoch)?;
