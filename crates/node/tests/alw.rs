@@ -203,7 +203,7 @@ fn a_long_file_is_stored_while_it_is_written_and_whole_when_it_is_synced() {
     let cluster = cluster(3);
     // More than a block of the buffer, and more than is kept back.
     let piece = content(8, PACKET as usize * 2);
-    let pieces = 140;
+    let pieces = 144;
     let file = cluster.create(0, "file");
     for number in 0..pieces {
         file.write_at(number * 2 * PACKET, &piece).unwrap();
