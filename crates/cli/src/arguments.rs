@@ -50,6 +50,8 @@ pub enum Command {
     Load(SpreadArguments),
     /// Drop what is cached of files
     Evict(EvictArguments),
+    /// Bring what is in memory or in burst buffers alone to the PFS, and wait until it is there
+    Flush(FlushArguments),
     /// Load files and keep them resident
     Pin(LoadArguments),
     /// Let pinned files be evicted again
@@ -264,6 +266,20 @@ pub struct EvictArguments {
     /// Drop everything that may be dropped
     #[arg(long, conflicts_with = "paths")]
     pub all: bool,
+    /// Take all files below directories
+    #[arg(long, short)]
+    pub recursive: bool,
+    /// Where the node is and how to print.
+    #[command(flatten)]
+    pub facts: Facts,
+}
+
+/// Arguments of `flush`.
+#[derive(Args, Debug)]
+pub struct FlushArguments {
+    /// Files: paths on the PFS, below the mount, or tide:///; without any, all files of the node
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub paths: Vec<PathBuf>,
     /// Take all files below directories
     #[arg(long, short)]
     pub recursive: bool,

@@ -12,8 +12,8 @@ use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use tidepool_client::{Client, ClientOptions, socket_to_ask};
 use tidepool_proto::admin::{
-    AdminReply, AdminRequest, ConfigEntry, Explanation, FreeReport, HandOnReport, LoadReport,
-    NodeReport, ResizeReport, SpreadReport, Status,
+    AdminReply, AdminRequest, ConfigEntry, Explanation, FlushReport, FreeReport, HandOnReport,
+    LoadReport, NodeReport, ResizeReport, SpreadReport, Status,
 };
 use tidepool_proto::cluster::PairReport;
 use tidepool_proto::files::{CachedFile, FileOrder};
@@ -206,6 +206,15 @@ impl Connection {
     pub fn free(&self, request: AdminRequest, file: Option<BorrowedFd<'_>>) -> Result<FreeReport> {
         match self.ask(request, file)? {
             AdminReply::Freed(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Brings a file, or all, to the PFS.
+    pub fn flush(&self, file: Option<BorrowedFd<'_>>) -> Result<FlushReport> {
+        let request = if file.is_some() { AdminRequest::Flush } else { AdminRequest::FlushAll };
+        match self.ask(request, file)? {
+            AdminReply::Flushed(report) => Ok(report),
             other => Err(unexpected(&other)),
         }
     }

@@ -36,6 +36,7 @@ pub fn run(arguments: Arguments) -> Result<Outcome> {
         Command::Load(arguments) if arguments.spread => spread::spread(&arguments.load),
         Command::Load(arguments) => load::load(&arguments.load, false),
         Command::Evict(arguments) => files::evict(&arguments),
+        Command::Flush(arguments) => files::flush(&arguments),
         Command::Pin(arguments) => load::load(&arguments, true),
         Command::Unpin(arguments) => files::unpin(&arguments),
         Command::Resize(arguments) => store::resize(&arguments),

@@ -53,6 +53,8 @@ impl AdminService for Node {
         Ok(match request {
             // The connection that a trace lives on answers it.
             AdminRequest::Trace(_) => return Err(trace_elsewhere()),
+            AdminRequest::Flush => AdminReply::Flushed(self.flush(file()?, user_id)?),
+            AdminRequest::FlushAll => AdminReply::Flushed(self.flush_all(go_on)?),
             AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
             AdminRequest::Explain => AdminReply::Explain(Box::new(self.explain(file()?, user_id)?)),
             AdminRequest::Load => AdminReply::Loaded(self.load(file()?, user_id, false, go_on)?),

@@ -14,6 +14,7 @@ pub mod counters;
 pub mod file;
 pub mod fill;
 pub mod fill_pool;
+mod flush;
 mod habits;
 mod lease;
 mod listing;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use support::nodes::*;
 use support::{content, read_all};
 use tidepool_node::Node;
+use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService, FlushReport};
 use tidepool_proto::buffer::BufferStatus;
 use tidepool_proto::cluster::CopiesStatus;
 use tidepool_proto::config::{BufferConfig, NodeConfig};
@@ -264,6 +265,37 @@ fn a_packet_that_is_broken_is_never_taken_for_bytes() {
     std::thread::sleep(Duration::from_secs(2));
     assert!(cluster.is_stub("file"), "the stub stays");
     assert!(cluster.owed_bytes() > 0, "what is there stays on the disk");
+}
+
+#[test]
+fn a_flush_returns_when_the_pfs_has_it() {
+    let cluster = cluster(2);
+    let written = |name: &str| {
+        let file = cluster.create(0, name);
+        file.write_at(0, &content(11, 1000)).unwrap();
+        file.sync(false).unwrap();
+        file
+    };
+    let _open = ["one", "two", "three"].map(written);
+    let flush = |node: usize, name: Option<&str>| {
+        let file = name.map(|name| File::open(cluster.nodes.pfs(name)).unwrap().into());
+        let what = if name.is_some() { AdminRequest::Flush } else { AdminRequest::FlushAll };
+        cluster.nodes.nodes[node].admin(what, file, 0).unwrap()
+    };
+    let flushed = |files, bytes| AdminReply::Flushed(FlushReport { files, bytes });
+    until("what is owed is counted", || {
+        let copies = cluster.copies(0);
+        (copies.owed_files, copies.owed_bytes) == (3, 3000)
+    });
+    assert_eq!(cluster.copies(1).answered_for, 3);
+    assert_eq!(flush(0, Some("one")), flushed(1, 1000));
+    assert_eq!(["one", "two"].map(|name| cluster.is_stub(name)), [false, true]);
+    assert_eq!(flush(1, Some("two")), flushed(0, 0), "the node that has it does it");
+    assert!(!cluster.is_stub("two"));
+    assert_eq!(flush(0, None), flushed(1, 1000));
+    assert!(!cluster.is_stub("three"));
+    until("nothing is owed any more", || cluster.owed_bytes() == 0);
+    until("that is counted", || cluster.copies(0).owed_files + cluster.copies(1).answered_for == 0);
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! `tidepool evict` and `tidepool unpin`: evict the cached bytes of files, or allow their eviction.
+//! `tidepool evict`, `unpin` and `flush`: evict the cached bytes of files, allow their eviction, or
+//! bring what is in memory alone to the PFS.
 
 use serde::Serialize;
-use tidepool_proto::admin::{AdminRequest, FreeReport};
+use tidepool_proto::admin::{AdminRequest, FlushReport, FreeReport};
 use tidepool_proto::{Error, Result};
 
 use super::store::print_freed;
-use crate::arguments::{EvictArguments, UnpinArguments};
+use crate::arguments::{EvictArguments, FlushArguments, UnpinArguments};
 use crate::target::{Roots, Target, files};
 use tidepool_terminal::exit::Outcome;
 use tidepool_terminal::failures::Failures;
@@ -75,6 +76,39 @@ fn print(
         print_freed(what, &report.freed);
     }
     Ok(if complete && report.freed.held_bytes == 0 { Outcome::Done } else { Outcome::NotSo })
+}
+
+/// Runs `flush`.
+pub fn flush(arguments: &FlushArguments) -> Result<Outcome> {
+    let node = arguments.facts.socket.connect();
+    let mut failures = Failures::default();
+    let report = if arguments.paths.is_empty() {
+        node.flush(None)?
+    } else {
+        let roots = Roots::of(&node.status()?);
+        let mut failed = |error: Error| failures.add(&error);
+        let mut report = FlushReport::default();
+        for path in files(&roots, &arguments.paths, arguments.recursive, &mut failed)? {
+            match Target::open(&path).and_then(|target| node.flush(Some(target.descriptor()))) {
+                Ok(one) => {
+                    report.files += one.files;
+                    report.bytes += one.bytes;
+                }
+                Err(error) if arguments.recursive => failed(error),
+                Err(error) => return Err(error),
+            }
+        }
+        report
+    };
+    failures.tell();
+    if arguments.facts.json {
+        output::json(&report)?;
+    } else {
+        let FlushReport { files, bytes } = report;
+        let files = output::count(files, "file");
+        output::line(&format!("{files} written to the PFS, {}", output::size(bytes)));
+    }
+    Ok(if failures.is_empty() { Outcome::Done } else { Outcome::NotSo })
 }
 
 /// Runs `unpin`.

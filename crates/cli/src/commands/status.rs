@@ -54,6 +54,7 @@ fn print(status: &Status) {
     if let Some(cluster) = &status.cluster {
         rows.push(("cluster", cluster_row(cluster)));
         rows.extend(copies_row(&cluster.copies).map(|text| ("copies", text)));
+        rows.extend(owed_row(&cluster.copies).map(|text| ("owed to the PFS", text)));
         rows.extend(strangers(cluster).map(|text| ("not of it", coloured(&text, Colour::Warning))));
         rows.extend(
             cluster.changes_shown.as_ref().map(|shown| ("changes elsewhere", sight(shown))),
@@ -234,6 +235,22 @@ fn copies_row(copies: &CopiesStatus) -> Option<String> {
         count(*files, "file"),
         held,
         size(*held_bytes),
+    ))
+}
+
+/// What burst buffers owe to the PFS of files of this node and others; `None` where it is nothing.
+fn owed_row(copies: &CopiesStatus) -> Option<String> {
+    let CopiesStatus { owed_files, owed_bytes, owed_oldest_s, answered_for, .. } = copies;
+    if *owed_files + *answered_for == 0 {
+        return None;
+    }
+    let age =
+        owed_oldest_s.map_or(String::new(), |age| format!(" for up to {}", output::duration(age)));
+    Some(format!(
+        "{} ({}) of this node, in burst buffers{age}; it answers for {} of others",
+        count(*owed_files, "file"),
+        size(*owed_bytes),
+        count(*answered_for, "file")
     ))
 }
 

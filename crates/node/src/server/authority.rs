@@ -129,11 +129,13 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
         | AdminRequest::Load
         | AdminRequest::Spread
         | AdminRequest::Evict
+        | AdminRequest::Flush
         | AdminRequest::Pin
         | AdminRequest::Unpin
         | AdminRequest::Trace(TraceRequest::Start { has_file: true, .. }) => true,
         AdminRequest::Status
         | AdminRequest::EvictAll
+        | AdminRequest::FlushAll
         | AdminRequest::Resize { .. }
         | AdminRequest::SetPolicy { .. }
         | AdminRequest::Config
@@ -154,6 +156,7 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
 fn changes_the_node(request: &AdminRequest) -> bool {
     match request {
         AdminRequest::EvictAll
+        | AdminRequest::FlushAll
         | AdminRequest::Resize { .. }
         | AdminRequest::SetPolicy { .. }
         | AdminRequest::Drain { .. }
@@ -169,6 +172,7 @@ fn changes_the_node(request: &AdminRequest) -> bool {
         | AdminRequest::Load
         | AdminRequest::Spread
         | AdminRequest::Evict
+        | AdminRequest::Flush
         | AdminRequest::Pin
         | AdminRequest::Unpin
         | AdminRequest::Config

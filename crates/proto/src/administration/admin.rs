@@ -92,6 +92,11 @@ pub enum AdminRequest {
         /// Longest time for it.
         limit_ms: u64,
     },
+    /// Brings what is in memory or in burst buffers alone of a file to the PFS, and returns when it
+    /// is there; its descriptor comes with the message.
+    Flush,
+    /// The same of all files of the node.
+    FlushAll,
 }
 
 impl AdminRequest {
@@ -110,6 +115,7 @@ impl AdminRequest {
             AdminRequest::Drain { stop: true } => "stop".to_owned(),
             AdminRequest::SetControl { name, value } => format!("{name} = {value}"),
             AdminRequest::Resume => "end of the drain".to_owned(),
+            AdminRequest::FlushAll => "flush of all".to_owned(),
             AdminRequest::HandOn { .. } => "handing on what is in memory".to_owned(),
             AdminRequest::MeasureNodes { .. } => "measurement between nodes".to_owned(),
             _ => return None,
@@ -166,6 +172,17 @@ pub enum AdminReply {
     Traced(TraceBatch),
     /// To `HandOn`.
     HandedOn(HandOnReport),
+    /// To `Flush` and `FlushAll`.
+    Flushed(FlushReport),
+}
+
+/// What a flush brought to the PFS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlushReport {
+    /// Files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// What one node of a cluster says of itself.

@@ -57,6 +57,18 @@ pub struct CopiesStatus {
     pub missing: u64,
     /// Copies that were put in the place of the file, because its node was gone.
     pub put_in_place: u64,
+    /// Files of this node whose bytes burst buffers owe to the PFS.
+    #[serde(default)]
+    pub owed_files: u64,
+    /// Bytes of these.
+    #[serde(default)]
+    pub owed_bytes: u64,
+    /// How long the oldest one is owed, in seconds.
+    #[serde(default)]
+    pub owed_oldest_s: Option<u64>,
+    /// Files of other nodes for which this one answers, beside `held`.
+    #[serde(default)]
+    pub answered_for: u64,
 }
 
 /// How soon what another node wrote to the PFS showed at this one.

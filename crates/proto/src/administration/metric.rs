@@ -7,6 +7,7 @@
 use std::fmt::Write;
 
 use crate::admin::Status;
+use crate::buffer::BufferStatus;
 use crate::cluster::ClusterStatus;
 use crate::control::{ALARMS, ControlReport};
 use crate::level::Level;
@@ -63,6 +64,10 @@ fn one(value: u64) -> Vec<Sample> {
 /// A number of a node that is one of several; 0 where it stands alone.
 fn of_cluster(status: &Status, value: fn(&ClusterStatus) -> u64) -> u64 {
     status.cluster.as_deref().map_or(0, value)
+}
+
+fn of_buffer(status: &Status, value: fn(&BufferStatus) -> u64) -> u64 {
+    status.buffer.as_deref().map_or(0, value)
 }
 
 /// A number that a controller reported; 0 where none did.
@@ -209,6 +214,36 @@ const PLAIN: &[MetricSpec] = &metrics! {
     "tidepool_copies_put_in_place_total" Counter ""
         |s| of_cluster(s, |cluster| cluster.copies.put_in_place),
         "Copies that were put in the place of the file, because its node was gone.";
+    "tidepool_owed_files" Gauge ""
+        |s| of_cluster(s, |cluster| cluster.copies.owed_files),
+        "Files of this node whose bytes burst buffers owe to the PFS.";
+    "tidepool_owed_bytes" Gauge "bytes"
+        |s| of_cluster(s, |cluster| cluster.copies.owed_bytes),
+        "Bytes of these files.";
+    "tidepool_owed_oldest_seconds" Gauge "s"
+        |s| of_cluster(s, |cluster| cluster.copies.owed_oldest_s.unwrap_or(0)),
+        "How long the oldest of these files is owed.";
+    "tidepool_owed_answered_for" Gauge ""
+        |s| of_cluster(s, |cluster| cluster.copies.answered_for),
+        "Files in burst buffers that this node would bring to the PFS if theirs went.";
+    "tidepool_buffer_memory_bytes" Gauge "bytes"
+        |s| of_buffer(s, |buffer| buffer.memory_bytes),
+        "Memory of the burst buffer in use.";
+    "tidepool_buffer_disk_bytes" Gauge "bytes"
+        |s| of_buffer(s, |buffer| buffer.disk_bytes),
+        "Bytes of the burst buffer's disk in use.";
+    "tidepool_buffer_owed_blocks" Gauge ""
+        |s| of_buffer(s, |buffer| buffer.owed_blocks),
+        "Blocks on the burst buffer's disk that the PFS does not have.";
+    "tidepool_buffer_owed_oldest_seconds" Gauge "s"
+        |s| of_buffer(s, |buffer| buffer.owed_oldest_s.unwrap_or(0)),
+        "Age of the oldest of these blocks.";
+    "tidepool_buffer_waiting_writers" Gauge ""
+        |s| of_buffer(s, |buffer| buffer.waiting_writers),
+        "Writers that wait for room in the burst buffer.";
+    "tidepool_buffer_failed_blocks" Gauge ""
+        |s| of_buffer(s, |buffer| buffer.failed_blocks),
+        "Blocks that take nothing more, as the disk failed or what was promised is broken.";
     "tidepool_clients" Gauge "" |s| s.clients,
         "Connected clients.";
     "tidepool_memory_only_files" Gauge "" |s| s.memory_only_files,

@@ -72,6 +72,8 @@ pub struct FileCopies {
     are_names_new: AtomicBool,
     /// Files of this node with copies elsewhere, at the last look.
     copied_files: AtomicU64,
+    /// What burst buffers owe of it, then.
+    owed: Mutex<CopiesStatus>,
     /// Too few nodes were there for the last file.
     is_short: AtomicBool,
     pushed_bytes: Counter,
@@ -115,6 +117,9 @@ impl FileCopies {
             pushed_bytes: self.pushed_bytes.get(),
             missing: self.missing.get(),
             put_in_place: self.put_in_place.get(),
+            answered_for: self.held.all().iter().filter(|it| it.in_buffers().is_some()).count()
+                as u64,
+            ..*self.owed.lock()
         }
     }
 

@@ -18,9 +18,10 @@ use tidepool_buffer::client::{Client, Keep};
 use tidepool_buffer::key::{BlockName, PacketKey};
 use tidepool_buffer::placement::Placement;
 use tidepool_cluster::NodeName;
-use tidepool_proto::Version;
+use tidepool_proto::cluster::CopiesStatus;
 use tidepool_proto::stub::Copies;
 use tidepool_proto::table::BlockState;
+use tidepool_proto::{FileId, Version};
 
 use super::message::{Asked, Owe, PushAnswer};
 use crate::burst_buffer::PATIENCE;
@@ -265,6 +266,19 @@ impl Cluster {
             answer.map_err(|reason| format!("`{holder}`: {reason}"))?;
         }
         Ok(())
+    }
+
+    /// Notes what buffers owe of these files.
+    pub(super) fn note_owed(&self, core: &Core, files: &[(Arc<Copied>, FileId)]) {
+        let mut owed = CopiesStatus::default();
+        for (copied, id) in files {
+            let Some(since) = copied.owed_since() else { continue };
+            let cached = core.files.get(*id).and_then(|file| file.cached());
+            owed.owed_files += 1;
+            owed.owed_bytes += cached.map_or(0, |cached| cached.size());
+            owed.owed_oldest_s = owed.owed_oldest_s.max(Some(since.elapsed().as_secs()));
+        }
+        *self.copies.owed.lock() = owed;
     }
 
     /// A client of all burst buffers that outlast a crash.

@@ -157,6 +157,7 @@ impl Cluster {
         };
         let all: Vec<_> = ids.filter_map(copied).collect();
         self.copies.copied_files.store(all.len() as u64, Ordering::Relaxed);
+        self.note_owed(core, &all);
         all
     }
 }

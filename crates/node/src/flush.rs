@@ -1,0 +1,38 @@
+//! `flush`: what is in memory, or in burst buffers, alone comes to the PFS now.
+
+use std::os::fd::OwnedFd;
+
+use tidepool_proto::admin::FlushReport;
+use tidepool_proto::{Error, OpenRequest, Result};
+
+use crate::file::draining::{Effort, write_back_all};
+use crate::file::memory_only;
+use crate::node::Node;
+
+impl Node {
+    /// Brings all files of this node to the PFS; what they were.
+    pub(crate) fn flush_all(&self, go_on: &dyn Fn() -> bool) -> Result<FlushReport> {
+        let before = self.core.memory_only.cached_versions();
+        let bytes = before.iter().map(|cached| cached.size()).sum();
+        write_back_all(&self.core, Effort::Each, go_on)?;
+        Ok(FlushReport { files: before.len() as u64, bytes })
+    }
+
+    /// Brings a file to the PFS; what it was, if this node had it.
+    pub(crate) fn flush(&self, descriptor: OwnedFd, user_id: u32) -> Result<FlushReport> {
+        let core = &self.core;
+        let lower = core.pfs.file(descriptor)?;
+        let file = core.files.get(lower.version()?.id);
+        let own = file.and_then(|file| Some((file.cached()?, file)));
+        if let Some((cached, file)) = own.filter(|(cached, _)| cached.is_memory_only()) {
+            let bytes = cached.size();
+            memory_only::write_back_for_another(core, &file).map(drop)?;
+            return Ok(FlushReport { files: 1, bytes });
+        }
+        // The node that has it writes it back for this open.
+        let descriptor = lower.descriptor().try_clone_to_owned();
+        let descriptor = descriptor.map_err(|error| Error::pfs("flushing a file", error))?;
+        self.open_handle(OpenRequest::to_read(descriptor, user_id))?;
+        Ok(FlushReport::default())
+    }
+}
