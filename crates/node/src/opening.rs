@@ -189,7 +189,7 @@ impl Node {
     fn empty(&self, lower: &Arc<dyn LowerFile>, mark: &Mark, version: &Version) -> Result<bool> {
         let is_known = version.id.device == self.core.pfs.device();
         let cluster = self.core.cluster().filter(|_| is_known);
-        let epoch = stub::epoch_to_settle(&**lower, mark);
+        let epoch = stub::epoch_to_settle(&**lower, mark)?;
         let (Some(epoch), Some(cluster)) = (epoch, cluster) else {
             return stub::clear(&**lower).map(|()| true);
         };

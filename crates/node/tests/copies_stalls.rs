@@ -14,6 +14,7 @@ use rustix::fs::{CWD, RenameFlags, XattrFlags, renameat_with, setxattr};
 use support::hooked::{Call, Hooks, inode};
 use support::nodes::*;
 use support::scratch_rule;
+use tidepool_proto::admin::{AdminRequest, AdminService};
 use tidepool_proto::config::NodeConfig;
 use tidepool_proto::stub::{Mark, STUB_ATTRIBUTE, taken_attribute};
 use tidepool_proto::{Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, WriteMode};
@@ -361,6 +362,35 @@ fn who_fails_again_and_again_leaves_little_on_the_pfs() {
     until("the copy is in its place", || held(&nodes) == 0);
     assert_eq!((on_pfs(&nodes, "d/file"), found.load(Ordering::SeqCst)), (OLD.to_vec(), 20));
     nothing_is_left_beside(&nodes);
+}
+
+#[test]
+fn a_mark_that_cannot_be_read_once_costs_no_byte_of_a_file_that_is_written_back() {
+    let hooks = Arc::<Hooks>::default();
+    let nodes = hooked(&hooks, 2, 2);
+    for (failing, errno) in (0..12).flat_map(|at| [libc::EIO, libc::ESTALE].map(|it| (at, it))) {
+        let name = format!("d/file-{failing}-{errno}");
+        drop(synced_by(&nodes, 1, &name));
+        let number = std::fs::metadata(nodes.pfs(&name)).unwrap().ino();
+        let asked = AtomicU64::new(0);
+        hooks.set(move |call, make| {
+            let is_it = inode() == number && call == Call::GetAttribute;
+            match is_it && asked.fetch_add(1, Ordering::SeqCst) == failing {
+                true => Err(Error::pfs("asking", std::io::Error::from_raw_os_error(errno))),
+                false => make(),
+            }
+        });
+        let flush = || {
+            let file = File::open(nodes.pfs(&name)).unwrap().into();
+            nodes.nodes[1].admin(AdminRequest::Flush, Some(file), 0)
+        };
+        let _ = flush();
+        hooks.clear();
+        flush().unwrap();
+        assert_eq!(on_pfs(&nodes, &name), OLD, "{failing} {errno}");
+        assert_eq!(nodes.read(0, &name).0, OLD, "{failing} {errno}");
+    }
+    until("no copy is left", || held(&nodes) == 0);
 }
 
 /// A ticket that ran out, or identities that a PFS maps: to root nothing is hidden otherwise.

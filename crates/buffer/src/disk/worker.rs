@@ -482,6 +482,8 @@ impl Worker {
         let name = block.name;
         if !self.open.contains(&name) {
             let file = self.shared.files.open_to_write(&name, progress)?;
+            // What was to be removed is gone: this one is of the next block of that name.
+            self.not_removed.remove(&name);
             if let Some((_, (file, other))) = self.open.push(name, (file, block.clone())) {
                 // An error of what was written by it would not be told to who opens it again.
                 if let Err(errno) = rustix::fs::fdatasync(&file) {

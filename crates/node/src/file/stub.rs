@@ -42,7 +42,11 @@ fn is_no_room_or_right(error: &Error) -> bool {
 pub fn find(lower: &dyn LowerFile, size: u64) -> Result<Found> {
     let attribute = || match lower.get_xattr(STUB_ATTRIBUTE) {
         Ok(value) => Ok(value.map_or(Attribute::Missing, Attribute::Value)),
-        Err(error) if is_hidden(lower, &error) => Ok(Attribute::Missing),
+        Err(error) if is_hidden(lower, &error) => match size {
+            // A stub with a mark that is not read would be taken for an empty file.
+            0 => Err(error.remedy("let the owner read the file: its mark cannot be read")),
+            _ => Ok(Attribute::Missing),
+        },
         Err(error) if is_unsupported(&error) => Ok(Attribute::Unsupported),
         Err(error) => Err(error),
     };
@@ -79,7 +83,7 @@ fn read_head(lower: &dyn LowerFile, head: &mut [u8]) -> Result<usize> {
 /// Removes the mark of a whole file of which others have copies, and what those needed. A mark of
 /// another time in memory stays.
 fn remove_marks(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
-    if epoch_of(lower) == Some(epoch) {
+    if epoch_of(lower)? == Some(epoch) {
         lower.remove_xattr(STUB_ATTRIBUTE)?;
     }
     forget_epoch(lower, epoch)
@@ -134,7 +138,7 @@ pub fn number_of_owner(lower: &dyn LowerFile, epoch: u64) -> Result<Option<u32>>
 
 /// Ends what a node did not that took the right to finish its file.
 pub fn finish(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
-    if epoch_of(lower) == Some(epoch) {
+    if epoch_of(lower)? == Some(epoch) {
         set_past(lower)?;
     }
     remove_marks(lower, epoch)?;
@@ -181,7 +185,7 @@ pub fn clear(lower: &dyn LowerFile) -> Result<()> {
 /// Takes the mark off an ordinary file that another program wrote in the place of a stub, with what
 /// copies needed.
 pub fn clear_remains(lower: &dyn LowerFile) -> Result<()> {
-    let Some(epoch) = epoch_of(lower) else { return remove_attribute(lower) };
+    let Some(epoch) = epoch_of(lower)? else { return remove_attribute(lower) };
     set_past(lower)?;
     remove_marks(lower, epoch)
 }
@@ -195,14 +199,18 @@ pub fn clear_if_remains(lower: &dyn LowerFile) -> Result<()> {
 }
 
 /// What the time in memory is called whose mark a file has as an attribute.
-fn epoch_of(lower: &dyn LowerFile) -> Option<u64> {
-    Mark::parse(&lower.get_xattr(STUB_ATTRIBUTE).ok()??)?.epoch()
+fn epoch_of(lower: &dyn LowerFile) -> Result<Option<u64>> {
+    match lower.get_xattr(STUB_ATTRIBUTE) {
+        Ok(value) => Ok(value.and_then(|value| Mark::parse(&value)?.epoch())),
+        Err(error) if is_unsupported(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// What the time in memory of a stub is called, where nodes can settle who finishes it: it has
 /// attributes.
-pub fn epoch_to_settle(lower: &dyn LowerFile, mark: &Mark) -> Option<u64> {
-    epoch_of(lower).filter(|epoch| mark.epoch() == Some(*epoch))
+pub fn epoch_to_settle(lower: &dyn LowerFile, mark: &Mark) -> Result<Option<u64>> {
+    Ok(epoch_of(lower)?.filter(|epoch| mark.epoch() == Some(*epoch)))
 }
 
 /// Whether another node put an empty file in the place of a stub of which there are no copies.

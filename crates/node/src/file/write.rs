@@ -379,7 +379,11 @@ impl Handle {
         cached: &Arc<CachedVersion>,
     ) -> Result<()> {
         let now = self.lower.version()?;
-        memory_only::refuse_stub(&*self.lower, &now)?;
+        match memory_only::refuse_stub(&*self.lower, &now) {
+            // Its mark could not be read either.
+            Err(error) if matches!(error.errno(), libc::EACCES | libc::EPERM) => return Ok(()),
+            other => other?,
+        }
         let directly = self.file.inner.lock().written_directly;
         if now.size == 0 && cached.size() == 0 && !directly {
             self.begin_memory_only(gate, cached)?;
