@@ -57,6 +57,17 @@ pub struct BlockName {
     pub block: u64,
 }
 
+/// Number of the block in which is told what the others of its epoch are. It is forgotten last, and
+/// by itself.
+pub const LAST_BLOCK: u64 = u64::MAX;
+
+/// Reads an epoch as names of blocks have it; `None` where it is none.
+pub fn parse_epoch(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    let epoch = u64::from_str_radix(text, 16).ok()?;
+    (format!("{epoch:016x}") == text).then_some(epoch)
+}
+
 /// Key of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PacketKey {

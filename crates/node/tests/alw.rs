@@ -267,6 +267,48 @@ fn a_packet_that_is_broken_is_never_taken_for_bytes() {
     assert!(cluster.owed_bytes() > 0, "what is there stays on the disk");
 }
 
+/// Whatever became of what was stored ahead of a sync, or cut since.
+#[test]
+fn nothing_stays_in_the_buffers_of_files_that_are_over() {
+    let cluster = cluster(3);
+    let piece = content(12, 1 << 20);
+    let long = |file: &dyn OpenFile, at: u64| {
+        (0..24).for_each(|number| drop(file.write_at((at + number) << 20, &piece).unwrap()));
+    };
+    // Stored and cut off; never synced, and cut to nothing; and removed.
+    let cut = cluster.create(0, "cut");
+    long(&*cut, 0);
+    long(&*cut, 130);
+    cut.sync(false).unwrap();
+    cut.set_size(5).unwrap();
+    cut.flush().unwrap();
+    let emptied = cluster.create(0, "emptied");
+    long(&*emptied, 0);
+    emptied.set_size(0).unwrap();
+    emptied.flush().unwrap();
+    let removed = cluster.create(0, "removed");
+    long(&*removed, 0);
+    std::fs::remove_file(cluster.nodes.pfs("removed")).unwrap();
+    assert!(cluster.owed_bytes() > 48 << 20);
+    drop((cut, emptied, removed));
+    until("nothing is owed any more", || cluster.owed_bytes() == 0);
+    assert_eq!(cluster.on_pfs("cut"), piece[..5]);
+}
+
+#[test]
+fn a_node_that_dies_amid_its_first_sync_leaves_an_empty_file() {
+    let cluster = cluster(2);
+    let file = cluster.create(0, "file");
+    let piece = content(13, 1 << 20);
+    // More than is stored ahead of a sync: who answers for it was told of it.
+    (0..20).for_each(|number| drop(file.write_at(number << 20, &piece).unwrap()));
+    assert!(cluster.owed_bytes() > 10 << 20);
+    cluster.kill(0);
+    until("it is no stub any more", || !cluster.is_stub("file"));
+    assert_eq!(cluster.nodes.read(1, "file").0, b"", "nothing of it was promised");
+    until("nothing is owed any more", || cluster.owed_bytes() == 0);
+}
+
 #[test]
 fn a_flush_returns_when_the_pfs_has_it() {
     let cluster = cluster(2);

@@ -174,6 +174,17 @@ impl Connection {
         if line.starts_with("SETTLED ") { Ok(()) } else { Err(refusal(&line)) }
     }
 
+    /// Tells that nobody needs the blocks of a time in memory.
+    pub fn forget(&mut self, epoch: u64) -> Result<(), Fault> {
+        if !self.is_ours {
+            return Ok(());
+        }
+        self.send(&[format!("forget {epoch:016x}\r\n").as_bytes()])?;
+        let line = self.line()?;
+        self.is_owed_answers = false;
+        if line.starts_with("FORGOTTEN ") { Ok(()) } else { Err(refusal(&line)) }
+    }
+
     /// What the server does with what is owed to the PFS.
     pub fn kept(&mut self) -> Result<Kept, Fault> {
         self.send(&[b"stats settings\r\n"])?;

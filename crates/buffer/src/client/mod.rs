@@ -220,6 +220,17 @@ impl Client {
         servers.into_iter().map(settle).collect::<Vec<_>>().into_iter().collect()
     }
 
+    /// Tells all servers that nobody needs a block of a time in memory, whatever was stored of it,
+    /// but for the last one ([`LAST_BLOCK`](crate::key::LAST_BLOCK)).
+    ///
+    /// # Errors
+    /// A server cannot be told: it keeps what it has.
+    pub fn forget(&self, epoch: u64) -> Result<(), ClientError> {
+        let forget = |server| self.call(server, |connection| connection.forget(epoch));
+        // All are told, also after one could not be.
+        (0..self.servers.len()).map(forget).collect::<Vec<_>>().into_iter().collect()
+    }
+
     /// The servers.
     pub fn pool(&self) -> &Pool {
         &self.pool

@@ -278,6 +278,11 @@ impl Keeper for Disk {
         ]
     }
 
+    fn blocks_of(&self, epoch: u64) -> Vec<BlockName> {
+        let blocks = self.shared.blocks.lock();
+        blocks.keys().filter(|block| block.epoch == epoch).copied().collect()
+    }
+
     fn owed(&self) -> Vec<Owed> {
         let blocks: Vec<_> = self.shared.blocks.lock().values().cloned().collect();
         blocks.iter().map(|block| block.owed()).collect()

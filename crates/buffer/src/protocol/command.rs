@@ -133,6 +133,8 @@ pub enum Command<'a> {
         /// How many packets it has at most.
         packets: u64,
     },
+    /// `forget EPOCH` of ours: nobody needs a block of this time in memory, but for the last one.
+    Forget(&'a [u8]),
     /// `hello NAME` of ours: what the client calls this connection.
     Hello(&'a [u8]),
     /// `fence NAME` of ours: the client gave that connection up.
@@ -201,6 +203,7 @@ fn manage<'a>(name: &[u8], rest: &[&'a [u8]]) -> Result<Command<'a>, Malformed> 
         (b"settle", [name, packets]) => {
             Command::Settle { name, packets: number(packets).ok_or(Fault::Line)? }
         }
+        (b"forget", [epoch]) => Command::Forget(epoch),
         (b"hello", [name]) => Command::Hello(checked(name)?),
         (b"fence", [name]) => Command::Fence(checked(name)?),
         _ => return Err(Fault::Unknown.into()),

@@ -121,6 +121,9 @@ pub trait Keeper: Send + Sync {
     /// What `stats` tells of it.
     fn figures(&self) -> Vec<(&'static str, String)>;
 
+    /// Blocks of a time in memory that are kept.
+    fn blocks_of(&self, epoch: u64) -> Vec<BlockName>;
+
     /// All blocks that are kept.
     fn owed(&self) -> Vec<Owed>;
 
@@ -198,6 +201,10 @@ impl Keeper for InMemory {
     }
 
     fn figures(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    fn blocks_of(&self, _: u64) -> Vec<BlockName> {
         Vec::new()
     }
 

@@ -1,6 +1,7 @@
 //! Changes of packets, in memory and at the keeper in one order; and packets that are not in
 //! memory.
 
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +12,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::fences::Fence;
 use super::storing::{self, Change, Changed};
 use super::{Fetched, Kept, Shared};
-use crate::key::{BlockName, PacketKey};
+use crate::key::{BlockName, LAST_BLOCK, PACKETS_MAX, PacketKey};
 use crate::memory::{Item, Room, Value};
 
 const STRIPES: usize = 256;
@@ -159,6 +160,24 @@ impl Shared {
         };
         self.keeper.sync(block)?;
         Ok(count)
+    }
+
+    /// Nobody needs the blocks of a time in memory but the last one; how many there were, or why
+    /// some may come back.
+    pub fn forget(&self, epoch: u64) -> Result<usize, String> {
+        let mut blocks: BTreeSet<BlockName> = self.keeper.blocks_of(epoch).into_iter().collect();
+        if self.keeper.place() == "memory" {
+            self.memory.for_each(|key, _| {
+                let packet = PacketKey::parse(key).filter(|it| it.block.epoch == epoch);
+                blocks.extend(packet.map(|packet| packet.block));
+            });
+        }
+        blocks.retain(|block| block.block != LAST_BLOCK);
+        let packets = if self.keeper.place() == "memory" { PACKETS_MAX } else { 0 };
+        let settled = blocks.iter().map(|block| self.settle(block, packets));
+        // All of them, also after one could not be.
+        let settled: Vec<_> = settled.collect();
+        settled.into_iter().collect::<Result<Vec<_>, _>>().map(|all| all.len())
     }
 
     /// Brings a packet into memory that is kept elsewhere.

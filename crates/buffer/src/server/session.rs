@@ -11,7 +11,9 @@ use super::fences::Fence;
 use super::packets::Arrived;
 use super::storing::{self, Change, Changed, Expires};
 use super::{Shared, classic, meta};
-use crate::key::{BlockName, PACKET_BYTES_MAX, PACKETS_MAX, PacketKey, flag, is_of_blocks};
+use crate::key::{
+    BlockName, PACKET_BYTES_MAX, PACKETS_MAX, PacketKey, flag, is_of_blocks, parse_epoch,
+};
 use crate::memory::{Room, Value};
 use crate::protocol::{Command, Malformed, Mode, parse};
 
@@ -120,6 +122,7 @@ impl Session<'_> {
                 Ok(())
             }
             Command::Settle { name, packets } => self.settle(name, packets),
+            Command::Forget(epoch) => self.forget(epoch),
             Command::Hello(name) => self.hello(name),
             Command::Fence(name) => {
                 self.shared.fences.raise(name);
@@ -296,6 +299,19 @@ impl Session<'_> {
         };
         match self.shared.settle(&block, packets) {
             Ok(settled) => self.channel.text(&format!("SETTLED {settled}\r\n")),
+            Err(reason) => self.channel.text(&format!("SERVER_ERROR {reason}\r\n")),
+        }
+    }
+}
+
+impl Session<'_> {
+    /// Nobody needs the blocks of a time in memory.
+    fn forget(&mut self, epoch: &[u8]) -> io::Result<()> {
+        let Some(epoch) = parse_epoch(epoch) else {
+            return self.channel.text("CLIENT_ERROR no name of a time in memory\r\n");
+        };
+        match self.shared.forget(epoch) {
+            Ok(blocks) => self.channel.text(&format!("FORGOTTEN {blocks}\r\n")),
             Err(reason) => self.channel.text(&format!("SERVER_ERROR {reason}\r\n")),
         }
     }

@@ -44,9 +44,22 @@ pub struct Buffers {
     client: Mutex<Option<Arc<Client>>>,
     /// There was none for the last file.
     is_short: AtomicBool,
+    /// When a file could not be stored last.
+    failed: Mutex<Option<Instant>>,
 }
 
 impl Buffers {
+    /// Files that begin soon are written through: one could not be stored, as a buffer is full or
+    /// does not answer.
+    pub fn avoid(&self) {
+        *self.failed.lock() = Some(Instant::now());
+    }
+
+    /// Whether files may begin in burst buffers.
+    pub fn are_well(&self) -> bool {
+        self.failed.lock().is_none_or(|at| at.elapsed() > AVOIDED_FOR)
+    }
+
     /// Says once, and again after it was otherwise, that there is none.
     pub fn note_placed(&self, is_placed: bool) {
         if !is_placed && !self.is_short.swap(true, Ordering::Relaxed) {
@@ -73,6 +86,8 @@ impl Buffers {
     }
 }
 
+/// How long no file begins in burst buffers after one could not be stored.
+const AVOIDED_FOR: Duration = Duration::from_secs(10);
 /// Time after which a node is asked again.
 const ASK_INTERVAL: Duration = Duration::from_secs(10);
 

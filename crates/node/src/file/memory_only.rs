@@ -244,8 +244,11 @@ pub fn write(
         at = upto;
     }
     cached.set_size(size);
-    if let (Some(copied), Some(cluster)) = (copied_of(file), core.cluster()) {
-        cluster.push_ahead(&copied, cached);
+    let stub = file.inner.lock().stub.clone();
+    if let (Some(stub), Some(cluster)) = (stub, core.cluster())
+        && let Some(copied) = stub.copied()
+    {
+        cluster.push_ahead(core, copied, cached, &stub);
     }
     Ok(true)
 }

@@ -459,7 +459,7 @@ table! {
         "Private key of that certificate, in PEM; nobody but the node's user may read it.";
     peer_tls_authority_file: OptionKind::Path, "", None, false,
         "Certificates, in PEM, of the authority that signs those of all nodes.";
-    buffer_bytes: OptionKind::Bytes { min: 64 * MIB, max: u64::MAX, step: 1 }, "bytes", None, false,
+    buffer_bytes: OptionKind::Bytes { min: 16 * MIB, max: u64::MAX, step: 1 }, "bytes", None, false,
         "Memory of a burst buffer on this node, beside that of the store, for what jobs on all \
          nodes write; none by default.";
     buffer_directory: OptionKind::Path, "", None, false,

@@ -10,11 +10,12 @@ use std::os::unix::fs::FileExt;
 
 use parking_lot::Mutex;
 use tidepool_buffer::client::{Client, Keep};
+use tidepool_buffer::key::LAST_BLOCK;
 use tidepool_buffer::placement::{Member, Placement};
 use tidepool_cluster::NodeName;
 
 use super::message::{Owe, path_of};
-use super::owing::{TOLD_BLOCK, place_of, told_key};
+use super::owing::{place_of, told_key};
 use super::place;
 use crate::cluster::Cluster;
 use crate::core::Core;
@@ -64,22 +65,10 @@ impl OwedFile {
         Ok(())
     }
 
-    /// Has all buffers forget it.
+    /// Has all buffers forget it, whatever was stored of it.
     fn release(&self) -> Result<(), String> {
         let Some(owe) = self.told() else { return Ok(()) };
-        let mut blocks: Vec<u64> = owe
-            .packets
-            .iter()
-            .flat_map(|(from, upto)| from / owe.block_packets..=(upto - 1) / owe.block_packets)
-            .collect();
-        blocks.dedup();
-        for block in blocks {
-            let (block, _) = place_of(owe.epoch, block * owe.block_packets);
-            self.client
-                .settle(&block, owe.block_packets as u32)
-                .map_err(|error| error.to_string())?;
-        }
-        Ok(())
+        self.client.forget(owe.epoch).map_err(|error| error.to_string())
     }
 }
 
@@ -140,7 +129,7 @@ impl Cluster {
     pub(super) fn answer_for_owed(&self, core: &Core, is_read: &mut bool) {
         let Some(buffer) = core.burst_buffer.as_ref().filter(|_| !*is_read) else { return };
         *is_read = true;
-        let told = buffer.owed().into_iter().filter(|owed| owed.block.block == TOLD_BLOCK);
+        let told = buffer.owed().into_iter().filter(|owed| owed.block.block == LAST_BLOCK);
         for epoch in told.map(|owed| owed.block.epoch) {
             let (key, client) = (told_key(epoch), buffer.local());
             let found = client.get(&key.block, &[key.packet]).map_err(|error| error.to_string());

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidepool_buffer::client::{Client, Keep};
-use tidepool_buffer::key::{BlockName, PacketKey};
+use tidepool_buffer::key::{BlockName, LAST_BLOCK, PacketKey};
 use tidepool_buffer::placement::Placement;
 use tidepool_cluster::NodeName;
 use tidepool_proto::cluster::CopiesStatus;
@@ -23,7 +23,7 @@ use tidepool_proto::stub::Copies;
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{FileId, Version};
 
-use super::message::{Asked, Owe, PushAnswer};
+use super::message::{Asked, Owe, PushAnswer, path_of};
 use crate::burst_buffer::PATIENCE;
 use crate::cluster::shared::Shared;
 use crate::cluster::{Cluster, threads};
@@ -37,8 +37,6 @@ use crate::file::stub::Stub;
 pub const PACKET_BYTES: u64 = 512 << 10;
 /// Packets of a block, of 128 MiB.
 pub const BLOCK_PACKETS: u64 = 256;
-/// The block whose only packet is what is told of a file.
-pub const TOLD_BLOCK: u64 = u64::MAX;
 /// Packets that go to a server at a time.
 const TOGETHER: usize = 16;
 /// Bytes that are sent while a file is being written, before a sync asks for them.
@@ -59,8 +57,6 @@ struct Stored {
     /// Blocks of which something is not durable yet.
     unsynced: BTreeSet<u64>,
     told: Option<Owe>,
-    /// Nothing is sent before it is asked for any more: that failed.
-    is_lazy: bool,
 }
 
 /// The block of a packet that is counted through the file, and its number there.
@@ -71,7 +67,7 @@ pub fn place_of(epoch: u64, packet: u64) -> (BlockName, u32) {
 
 /// Where what is told of a file is kept.
 pub fn told_key(epoch: u64) -> PacketKey {
-    PacketKey { block: BlockName { epoch, block: TOLD_BLOCK }, packet: 0 }
+    PacketKey { block: BlockName { epoch, block: LAST_BLOCK }, packet: 0 }
 }
 
 impl Owing {
@@ -108,12 +104,7 @@ impl Cluster {
         let pool = client.pool();
         let holder = pool.members()[pool.server_of(&told_key(epoch))].name.clone();
         let copies = Copies { epoch, holders: vec![holder], is_promised: false };
-        let stored = Stored {
-            packets: Ranges::exact(),
-            unsynced: BTreeSet::new(),
-            told: None,
-            is_lazy: false,
-        };
+        let stored = Stored { packets: Ranges::exact(), unsynced: BTreeSet::new(), told: None };
         Some(Copied::new(copies, Some(Owing { client, stored: Mutex::new(stored) })))
     }
 
@@ -125,59 +116,70 @@ impl Cluster {
         (cached, stub): (&CachedVersion, &Stub),
         lacking: &Lacking,
     ) -> Result<(), String> {
-        let path = stub.lower().relative_path().ok_or("it has no name any more")?;
         let mut stored = owing.stored.lock();
         let (epoch, size) = (copied.copies.epoch, cached.size());
-        let mut owe = Owe {
-            file: Shared::named(&cached.version()).words().0,
-            member: self.me.to_string(),
-            node: core.memory_only.node().to_owned(),
-            epoch,
-            number: lacking.first,
-            path: path.as_os_str().as_bytes().to_vec(),
-            holders: copied.copies.holders.clone(),
-            servers: weights(&owing.client),
-            packet_bytes: PACKET_BYTES,
-            block_packets: BLOCK_PACKETS,
-            length: size,
-            packets: Vec::new(),
-        };
+        let mut owe = self.begin_to_owe(core, (copied, owing), (cached, stub), &mut stored)?;
         let cut = lacking.shortest_bytes;
-        let is_cut = stored.told.as_ref().is_some_and(|told| cut < told.length);
-        if is_cut {
+        if stored.told.as_ref().is_some_and(|told| cut < told.length) {
             (owe.length, owe.packets) = (cut, runs(&stored.packets));
-            self.tell(&owe)?;
-            stored.told = Some(owe.clone());
-            owe.number += 1;
+            self.tell(&mut owe, &mut stored)?;
         }
         let packets = packets_of(cached, lacking, size);
         self.store(owing, (epoch, &mut stored), cached, packets)?;
         (owe.length, owe.packets) = (size, runs(&stored.packets));
-        self.tell(&owe)?;
-        copied.note_told(&path);
-        copied.brought_up_to_date(size, owe.number + 1);
-        stored.told = Some(owe);
+        self.tell(&mut owe, &mut stored)?;
+        copied.note_told(&path_of(&owe.path));
+        copied.brought_up_to_date(size, owe.number);
         Ok(())
     }
 
+    /// What is told of a file, as it was last, or anew: before the first packet of it is stored
+    /// somebody answers for it, and has all buffers forget it if its node goes.
+    fn begin_to_owe(
+        &self,
+        core: &Core,
+        (copied, owing): (&Copied, &Owing),
+        (cached, stub): (&CachedVersion, &Stub),
+        stored: &mut Stored,
+    ) -> Result<Owe, String> {
+        let path = stub.lower().relative_path().ok_or("it has no name any more")?;
+        let path = path.as_os_str().as_bytes().to_vec();
+        if let Some(told) = &stored.told {
+            return Ok(Owe { path, number: told.number + 1, ..told.clone() });
+        }
+        let mut owe = Owe {
+            file: Shared::named(&cached.version()).words().0,
+            member: self.me.to_string(),
+            node: core.memory_only.node().to_owned(),
+            epoch: copied.copies.epoch,
+            number: 1,
+            path,
+            holders: copied.copies.holders.clone(),
+            servers: weights(&owing.client),
+            packet_bytes: PACKET_BYTES,
+            block_packets: BLOCK_PACKETS,
+            length: 0,
+            packets: Vec::new(),
+        };
+        self.tell(&mut owe, stored)?;
+        Ok(owe)
+    }
+
     /// Stores whole packets of a file that is being written, so that a sync has less to wait for.
-    pub fn push_ahead(&self, copied: &Copied, cached: &CachedVersion) {
+    pub fn push_ahead(&self, core: &Core, copied: &Copied, cached: &CachedVersion, stub: &Stub) {
         let Some(owing) = &copied.owing else { return };
         let told_bytes = owing.told_bytes();
         let ahead = copied.take_ahead(PACKET_BYTES, cached.size(), (told_bytes, AHEAD_BYTES));
         let Some(ranges) = ahead else { return };
         let mut stored = owing.stored.lock();
         let packets = ranges.iter().flat_map(|it| it.start / PACKET_BYTES..it.end / PACKET_BYTES);
+        let begun = self.begin_to_owe(core, (copied, owing), (cached, stub), &mut stored);
         let of = (copied.copies.epoch, &mut *stored);
-        let done = match of.1.is_lazy {
-            false => self.put(owing, of, cached, packets.collect(), false),
-            true => Err(String::new()),
-        };
+        let done = begun.and_then(|_| self.put(owing, of, cached, packets.collect(), false));
         if let Err(reason) = done {
-            // A sync tries again, or has the file written back.
-            tracing::debug!(reason, "nothing is stored ahead of a sync");
-            stored.is_lazy = true;
-            ranges.into_iter().for_each(|range| copied.note_write(range));
+            self.buffers.avoid();
+            copied.end();
+            tracing::info!(inode = cached.id().inode, "it is to be written back: {reason}");
         }
     }
 
@@ -248,8 +250,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Tells all who answer for a file; they have it on their disks then.
-    fn tell(&self, owe: &Owe) -> Result<(), String> {
+    /// Tells all who answer for a file; they have it on their disks then. The next time has the next
+    /// number.
+    fn tell(&self, owe: &mut Owe, stored: &mut Stored) -> Result<(), String> {
         let message = postcard::to_stdvec(&Asked::Owe(owe.clone()));
         let message = threads::about_copies(&message.map_err(|error| error.to_string())?);
         for holder in &owe.holders {
@@ -265,6 +268,8 @@ impl Cluster {
                 .map_err(|_| format!("`{holder}` answers what this release does not understand"))?;
             answer.map_err(|reason| format!("`{holder}`: {reason}"))?;
         }
+        stored.told = Some(owe.clone());
+        owe.number += 1;
         Ok(())
     }
 
@@ -284,7 +289,7 @@ impl Cluster {
     /// A client of all burst buffers that outlast a crash.
     fn client_of_all(&self) -> Option<Arc<Client>> {
         let members = self.buffer_nodes();
-        if members.is_empty() {
+        if members.is_empty() || !self.buffers.are_well() {
             return None;
         }
         self.buffers.shared_client(&members, || {

@@ -77,6 +77,9 @@ impl Cluster {
         };
         if let Err(reason) = &pushed {
             copied.end();
+            if copied.owing.is_some() {
+                self.buffers.avoid();
+            }
             self.copies.missing.add(1);
             tracing::info!(
                 inode = cached.id().inode,
