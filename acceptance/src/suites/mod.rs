@@ -6,6 +6,7 @@
 
 mod applications;
 mod churn;
+mod clients;
 mod comparison;
 pub mod content;
 mod control;
@@ -14,6 +15,7 @@ mod fio;
 mod foreign;
 mod fsx;
 mod ltp;
+mod memcached;
 mod pjdfstest;
 mod proof;
 pub mod record;
@@ -34,8 +36,15 @@ use crate::scratch::Scratch;
 
 /// The suites that run when none is named.
 pub const STANDARD: [&str; 5] = ["pjdfstest", "fsx", "fio", "crash", "proof"];
-const ON_REQUEST: [&str; 6] =
-    ["applications", "applications-short", "control", "ltp", "pjdfstest-perl", "xfstests"];
+const ON_REQUEST: [&str; 7] = [
+    "applications",
+    "applications-short",
+    "control",
+    "ltp",
+    "memcached",
+    "pjdfstest-perl",
+    "xfstests",
+];
 
 const VOLUME: VolumeOptions = VolumeOptions {
     file_system: "ext4",
@@ -187,6 +196,7 @@ pub fn run(options: &SuiteOptions) -> Result<Vec<Outcome>> {
             "applications-short" => applications::run(&places, false),
             "control" => control::run(&places),
             "ltp" => ltp::run(&places),
+            "memcached" => memcached::run(&places),
             "xfstests" => xfstests::run(&places),
             "pjdfstest-perl" => foreign::pjdfstest_perl(&places),
             other => bail!(

@@ -118,6 +118,10 @@ fn plain() -> impl Strategy<Value = Vec<u8>> {
         "mn x",
         "flush_all noreply",
         "verbosity 1",
+        "verbosity x",
+        "",
+        "set a 0 0 2147483647",
+        "set a 0 0 4294967295",
     ]);
     lines.prop_map(|line| format!("{line}\r\n").into_bytes())
 }

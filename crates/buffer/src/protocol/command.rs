@@ -15,6 +15,9 @@ const SET_FLAGS: (&[u8], &[u8]) = (b"cCEFIsTMN", b"CEFTN");
 const DELETE_FLAGS: (&[u8], &[u8]) = (b"CEITx", b"CET");
 const ARITHMETIC_FLAGS: (&[u8], &[u8]) = (b"CENJDTMtcv", b"CENJDT");
 
+/// No value has as many bytes: memcached has them in 31 bits, with the two of its end.
+const VALUE_BYTES_END: u64 = i32::MAX as u64 - 1;
+
 /// How a classic command stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -147,7 +150,7 @@ pub enum Command<'a> {
 /// It is none, or what it says is wrong; how much of what follows belongs to it.
 pub fn parse(line: &[u8]) -> Result<Command<'_>, Malformed> {
     let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').filter(|it| !it.is_empty()).collect();
-    let Some((name, rest)) = words.split_first() else { return Err(Fault::Line.into()) };
+    let Some((name, rest)) = words.split_first() else { return Err(Fault::Unknown.into()) };
     match (*name, rest.len()) {
         (b"get" | b"gets", 1..) => get(rest, *name == b"gets", None),
         (b"gat" | b"gats", 2..) => {
@@ -192,7 +195,8 @@ fn manage<'a>(name: &[u8], rest: &[&'a [u8]]) -> Result<Command<'a>, Malformed> 
     Ok(match (name, rest) {
         (b"version", []) => Command::Version,
         (b"quit", []) => Command::Quit,
-        (b"verbosity", _) => Command::Verbosity { is_quiet },
+        (b"verbosity", [level, ..]) if number(level).is_none() => return Err(Fault::Line.into()),
+        (b"verbosity", [_, ..]) => Command::Verbosity { is_quiet },
         (b"stats", []) => Command::Stats(b""),
         (b"stats", [about, ..]) => Command::Stats(about),
         (b"flush_all", []) => Command::Flush { delay: 0, is_quiet },
@@ -206,6 +210,8 @@ fn manage<'a>(name: &[u8], rest: &[&'a [u8]]) -> Result<Command<'a>, Malformed> 
         (b"forget", [epoch]) => Command::Forget(epoch),
         (b"hello", [name]) => Command::Hello(checked(name)?),
         (b"fence", [name]) => Command::Fence(checked(name)?),
+        // A browser that was led here: what follows is no command either.
+        (_, [.., last]) if last.starts_with(b"HTTP/") => Command::Quit,
         _ => return Err(Fault::Unknown.into()),
     })
 }
@@ -268,7 +274,8 @@ fn values<'a>(
     (key, flags, expires, length): Words<'_, 'a>,
     is_quiet: bool,
 ) -> Result<Command<'a>, Malformed> {
-    let length = number(length);
+    // What no server takes is not waited for either.
+    let length = number(length).filter(|length| *length < VALUE_BYTES_END);
     let wrong = || with_value(Fault::Line, length);
     let flags = number(flags).and_then(|flags| u32::try_from(flags).ok()).ok_or_else(wrong)?;
     let expires = signed(expires).ok_or_else(wrong)?;
@@ -331,10 +338,19 @@ mod tests {
         {
             assert_eq!(fault(wrong), (line.clone(), 7), "{wrong}");
         }
-        for wrong in ["", "   ", "set k 0 0 x", "set k 0 0 -1", "ms k", "ms k x", "delete a 1"] {
+        for wrong in [
+            "set k 0 0 x",
+            "set k 0 0 -1",
+            "set k 0 0 2147483647",
+            "set k 0 0 4294967295",
+            "ms k",
+            "ms k x",
+            "delete a 1",
+            "verbosity x",
+        ] {
             assert_eq!(fault(wrong), (line.clone(), 0), "{wrong}");
         }
-        for wrong in ["bogus", "get", "set k", "incr k", "mg", "flush", "shutdown"] {
+        for wrong in ["", "   ", "bogus", "get", "set k", "incr k", "mg", "flush", "shutdown"] {
             assert_eq!(fault(wrong), ("ERROR".into(), 0), "{wrong}");
         }
         let long = "k".repeat(KEY_BYTES_MAX + 1);
@@ -347,6 +363,14 @@ mod tests {
         assert_eq!(fault("mg k Tx").0, "CLIENT_ERROR bad token in command line format");
         assert_eq!(fault("mg *** b").0, "CLIENT_ERROR error decoding key");
         assert_eq!(fault("incr k x").0, "CLIENT_ERROR invalid numeric delta argument");
+    }
+
+    #[test]
+    fn a_browser_is_hung_up_on() {
+        for line in ["GET / HTTP/1.0", "PUT /a HTTP/1.1", "DELETE HTTP/1.1"] {
+            assert_eq!(parse(line.as_bytes()), Ok(Command::Quit), "{line}");
+        }
+        assert_eq!(fault("GET / HTTQ").0, "ERROR");
     }
 
     #[test]
