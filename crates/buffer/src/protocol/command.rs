@@ -163,7 +163,7 @@ pub fn parse(line: &[u8]) -> Result<Command<'_>, Malformed> {
             let (rest, is_quiet) = quiet(rest);
             match rest {
                 [key] | [key, b"0"] => Ok(Command::Delete { key: checked(key)?, is_quiet }),
-                _ => Err(Fault::Line.into()),
+                _ => Err(Fault::Delete.into()),
             }
         }
         (b"incr" | b"decr", 2..) => {
@@ -201,7 +201,7 @@ fn manage<'a>(name: &[u8], rest: &[&'a [u8]]) -> Result<Command<'a>, Malformed> 
         (b"stats", [about, ..]) => Command::Stats(about),
         (b"flush_all", []) => Command::Flush { delay: 0, is_quiet },
         (b"flush_all", [delay]) => {
-            Command::Flush { delay: signed(delay).ok_or(Fault::Line)?, is_quiet }
+            Command::Flush { delay: signed(delay).ok_or(Fault::Time)?, is_quiet }
         }
         (b"lru_crawler", [b"metadump", b"all" | b"hash"]) => Command::Dump,
         (b"settle", [name, packets]) => {
@@ -262,7 +262,8 @@ fn cas<'a>(words: &[&'a [u8]]) -> Result<Command<'a>, Malformed> {
             let unique = number(unique).ok_or_else(|| with_value(Fault::Line, number(length)))?;
             values(Verb::Cas(unique), (key, flags, expires, length), is_quiet)
         }
-        [_, _, _, length] => Err(with_value(Fault::Line, number(length))),
+        // Without a number it is no command, and neither is the line behind it.
+        [_, _, _, _] => Err(Fault::Unknown.into()),
         _ => Err(Fault::Line.into()),
     }
 }
@@ -334,8 +335,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_and_its_value_skipped() {
         let line = "CLIENT_ERROR bad command line format".to_owned();
-        for wrong in ["set k x 0 5", "set k 0 x 5", "cas k 0 0 5 x", "cas k 0 0 5", "set k -1 0 5"]
-        {
+        for wrong in ["set k x 0 5", "set k 0 x 5", "cas k 0 0 5 x", "set k -1 0 5"] {
             assert_eq!(fault(wrong), (line.clone(), 7), "{wrong}");
         }
         for wrong in [
@@ -345,12 +345,13 @@ mod tests {
             "set k 0 0 4294967295",
             "ms k",
             "ms k x",
-            "delete a 1",
             "verbosity x",
         ] {
             assert_eq!(fault(wrong), (line.clone(), 0), "{wrong}");
         }
-        for wrong in ["", "   ", "bogus", "get", "set k", "incr k", "mg", "flush", "shutdown"] {
+        for wrong in
+            ["", "   ", "bogus", "get", "set k", "cas k 0 0 5", "incr k", "mg", "flush", "shutdown"]
+        {
             assert_eq!(fault(wrong), ("ERROR".into(), 0), "{wrong}");
         }
         let long = "k".repeat(KEY_BYTES_MAX + 1);
@@ -362,6 +363,9 @@ mod tests {
         assert_eq!(fault("mg k v v").0, "CLIENT_ERROR duplicate flag");
         assert_eq!(fault("mg k Tx").0, "CLIENT_ERROR bad token in command line format");
         assert_eq!(fault("mg *** b").0, "CLIENT_ERROR error decoding key");
+        let usage = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
+        assert_eq!(fault("delete a 1").0, usage);
+        assert_eq!(fault("flush_all x").0, "CLIENT_ERROR invalid exptime argument");
         assert_eq!(fault("incr k x").0, "CLIENT_ERROR invalid numeric delta argument");
     }
 

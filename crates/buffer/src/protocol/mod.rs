@@ -32,6 +32,8 @@ pub enum Fault {
     Delta,
     /// A time that is none.
     Time,
+    /// `delete` with more than a key.
+    Delete,
 }
 
 /// A line that is not obeyed.
@@ -56,6 +58,7 @@ impl fmt::Display for Fault {
             Fault::Base64 => "CLIENT_ERROR error decoding key",
             Fault::Delta => "CLIENT_ERROR invalid numeric delta argument",
             Fault::Time => "CLIENT_ERROR invalid exptime argument",
+            Fault::Delete => "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]",
         })
     }
 }

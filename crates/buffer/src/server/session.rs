@@ -22,6 +22,8 @@ const RELATIVE_MAX_S: i64 = 60 * 60 * 24 * 30;
 
 /// Packets are whole, each time.
 pub const ONLY_SET: &str = "CLIENT_ERROR a packet of a block is stored by set alone";
+/// The version of memcached whose commands these are.
+const PROTOCOL_VERSION: &str = "1.6.18";
 const NO_PACKET: &str = "CLIENT_ERROR no key of a packet";
 const DURABLE_IS_OWED: &str = "CLIENT_ERROR what is to be durable is owed";
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
@@ -108,7 +110,9 @@ impl Session<'_> {
             Command::Stats(about) => classic::stats(self, about),
             Command::Dump => classic::dump(self),
             Command::Version => {
-                self.channel.text(&format!("VERSION {}\r\n", env!("CARGO_PKG_VERSION")))
+                // First that of the protocol: clients refuse what is older than they know.
+                let version = env!("CARGO_PKG_VERSION");
+                self.channel.text(&format!("VERSION {PROTOCOL_VERSION}-tidepool-{version}\r\n"))
             }
             Command::Verbosity { is_quiet } => self.say("OK", is_quiet),
             Command::Quit => Ok(()),
