@@ -207,8 +207,8 @@ pub struct ClusterUpOptions {
     /// Nodes with a disk each, which the file system is spread over: d1, d2 and so on.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub data: u8,
-    /// How many of the compute nodes, the last ones, have a burst buffer as large as their store, on
-    /// this machine's disk; files below `alw` are then written in that mode.
+    /// How many of the compute nodes, the last ones, have a burst buffer as large as their store,
+    /// on this machine's disk; files below `alw` are then written in that mode.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=63))]
     pub buffers: u8,
     /// Rate of each node's link in each direction, headers included; not limited without it.

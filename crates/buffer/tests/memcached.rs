@@ -39,6 +39,15 @@ impl Client {
     }
 }
 
+/// After a malformed line an answer more may come, and what is asked next is not done yet when its
+/// answer seems to be there: the next client would find what this one stores.
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.0.get_mut().write_all(b"quit\r\n");
+        let _ = self.0.read_to_end(&mut Vec::new());
+    }
+}
+
 fn memory() -> std::sync::Arc<Memory> {
     Memory::new(1 << 30).into()
 }

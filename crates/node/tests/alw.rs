@@ -273,7 +273,9 @@ fn nothing_stays_in_the_buffers_of_files_that_are_over() {
     let cluster = cluster(3);
     let piece = content(12, 1 << 20);
     let long = |file: &dyn OpenFile, at: u64| {
-        (0..24).for_each(|number| drop(file.write_at((at + number) << 20, &piece).unwrap()));
+        (0..24).for_each(|number| {
+            file.write_at((at + number) << 20, &piece).unwrap();
+        });
     };
     // Stored and cut off; never synced, and cut to nothing; and removed.
     let cut = cluster.create(0, "cut");
@@ -301,7 +303,9 @@ fn a_node_that_dies_amid_its_first_sync_leaves_an_empty_file() {
     let file = cluster.create(0, "file");
     let piece = content(13, 1 << 20);
     // More than is stored ahead of a sync: who answers for it was told of it.
-    (0..20).for_each(|number| drop(file.write_at(number << 20, &piece).unwrap()));
+    (0..20).for_each(|number| {
+        file.write_at(number << 20, &piece).unwrap();
+    });
     assert!(cluster.owed_bytes() > 10 << 20);
     cluster.kill(0);
     until("it is no stub any more", || !cluster.is_stub("file"));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::time::{Duration, Instant};
 
-use super::stream::Stream;
+use super::stream::{self, Stream};
 use super::{Fault, Kept, Packets};
 use crate::key::{BlockName, PACKET_BYTES_MAX, PacketKey, flag};
 
@@ -26,6 +26,7 @@ pub struct Connection {
     has_removed: bool,
     /// What the server calls it, if it knows names of connections.
     name: Option<String>,
+    start: Option<u64>,
     /// Whether the server is one of ours.
     is_ours: bool,
 }
@@ -43,6 +44,7 @@ impl Connection {
             is_owed_answers: false,
             has_removed: false,
             name: None,
+            start: None,
             is_ours: true,
         }
     }
@@ -56,12 +58,17 @@ impl Connection {
         self.send(&[format!("hello {name}\r\n").as_bytes()])?;
         let line = self.line()?;
         self.is_owed_answers = false;
-        match line.as_str() {
-            "HELLO" => self.name = Some(name),
-            "ERROR" => self.is_ours = false,
-            line => return Err(refusal(line)),
+        match (stream::start_of(line.as_bytes()), line.as_str()) {
+            (Some(start), _) => (self.name, self.start) = (Some(name), Some(start)),
+            (None, "ERROR") => self.is_ours = false,
+            (None, line) => return Err(refusal(line)),
         }
         Ok(())
+    }
+
+    /// Which start of a server of ours answers.
+    pub fn start(&self) -> Option<u64> {
+        self.start.or_else(|| self.stream.get_ref().start())
     }
 
     /// What the server calls it, where what was sent by it can be fenced.

@@ -158,7 +158,8 @@ impl Client {
         Client { pool, servers, settings, name, connections: AtomicU64::new(0) }
     }
 
-    /// Stores packets of a block.
+    /// Stores packets of a block; which start of its server took them, where they have one server
+    /// that tells. What is not durable is gone with that start.
     ///
     /// # Errors
     /// One server did not take all that it was to have.
@@ -167,10 +168,11 @@ impl Client {
         block: &BlockName,
         packets: &[(u32, &[u8])],
         keep: Keep,
-    ) -> Result<(), ClientError> {
+    ) -> Result<Option<u64>, ClientError> {
+        let mut starts = Vec::new();
         for (server, of_it) in self.by_server(block, packets.iter().map(|(packet, _)| *packet)) {
             let last = of_it.last().copied();
-            self.call(server, |connection| {
+            let start = self.call(server, |connection| {
                 for at in &of_it {
                     let (packet, bytes) = packets[*at];
                     // One answer is for all of a block: those before need no sync of their own.
@@ -181,10 +183,12 @@ impl Client {
                     let key = PacketKey { block: *block, packet };
                     connection.store(&key, keep.flags(), bytes)?;
                 }
-                connection.barrier()
+                connection.barrier()?;
+                Ok(connection.start())
             })?;
+            starts.push(start);
         }
-        Ok(())
+        Ok(if let [start] = starts[..] { start } else { None })
     }
 
     /// Fetches packets of a block; `None` for each that its server does not have.

@@ -20,6 +20,9 @@ pub trait Stream: Read + Write + Send {
     /// told once.
     fn name_messages(&mut self, name: &str) -> bool;
 
+    /// Which start of a server answered messages that have a name; one stream has one.
+    fn start(&self) -> Option<u64>;
+
     /// Whether nothing came that was not read.
     fn is_quiet(&self) -> bool;
 
@@ -53,7 +56,15 @@ pub fn messages(
         let call = Box::new(call.clone());
         let begin = Begin { bytes: head.clone(), is_named: false };
         let (message, answers) = (head.clone(), io::Cursor::default());
-        Ok(Box::new(Messages { call, bytes_max, begin, message, answers, left: limit }))
+        Ok(Box::new(Messages {
+            call,
+            bytes_max,
+            begin,
+            message,
+            answers,
+            start: None,
+            left: limit,
+        }))
     })
 }
 
@@ -71,6 +82,10 @@ impl Stream for TcpStream {
         false
     }
 
+    fn start(&self) -> Option<u64> {
+        None
+    }
+
     fn is_quiet(&self) -> bool {
         let there = self.set_nonblocking(true).and_then(|()| self.peek(&mut [0]));
         let is_quiet = matches!(there, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
@@ -80,6 +95,12 @@ impl Stream for TcpStream {
     fn next_command(&mut self, _: usize) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Which start of a server answers so to a name.
+pub fn start_of(line: &[u8]) -> Option<u64> {
+    let start = std::str::from_utf8(line).ok()?.trim_end().strip_prefix("HELLO ")?;
+    u64::from_str_radix(start, 16).ok()
 }
 
 /// What each message begins with.
@@ -96,6 +117,7 @@ struct Messages<C> {
     /// The next one, from its begin on.
     message: Vec<u8>,
     answers: io::Cursor<Vec<u8>>,
+    start: Option<u64>,
     left: Duration,
 }
 
@@ -110,12 +132,18 @@ impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>>> Messages<C> {
         let answered = (self.call)(&self.message, self.left);
         self.message.truncate(self.begin.bytes.len());
         let answers = answered?;
-        let own = match self.begin.is_named {
-            false => Some(&answers[..]),
-            true => answers.strip_prefix(b"HELLO\r\n"),
-        };
-        let strange = || io::Error::other("it does not know names of messages");
-        self.answers.get_mut().extend_from_slice(own.ok_or_else(strange)?);
+        let mut own = &answers[..];
+        if self.begin.is_named {
+            let strange = || io::Error::other("it does not know names of messages");
+            let length = memchr::memchr(b'\n', own).ok_or_else(strange)?;
+            let start = start_of(&own[..length]).ok_or_else(strange)?;
+            // What earlier messages brought into its memory is gone.
+            if self.start.replace(start).is_some_and(|before| before != start) {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            own = &own[length + 1..];
+        }
+        self.answers.get_mut().extend_from_slice(own);
         Ok(())
     }
 }
@@ -135,6 +163,10 @@ impl<C: Fn(&[u8], Duration) -> io::Result<Vec<u8>> + Send> Stream for Messages<C
         self.begin.is_named = true;
         self.message = self.begin.bytes.clone();
         true
+    }
+
+    fn start(&self) -> Option<u64> {
+        self.start
     }
 
     fn is_quiet(&self) -> bool {

@@ -15,6 +15,7 @@ mod storing;
 mod wire;
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -225,6 +226,8 @@ pub struct Shared {
     pub memory: Arc<Memory>,
     /// What else becomes of it.
     pub keeper: Box<dyn Keeper>,
+    /// Which start of a server this is: what another one had in memory is not here.
+    start: u64,
     counters: Counters,
     /// Taken by who changes packets of a block: memory and keeper change in one order.
     stripes: Stripes,
@@ -272,6 +275,7 @@ impl Server {
             memory,
             settings,
             keeper,
+            start: RandomState::new().hash_one(Instant::now()),
             counters: Counters::default(),
             stripes: Stripes::default(),
             passing: Passing::default(),

@@ -144,7 +144,7 @@ impl Session<'_> {
             return self.channel.text("SERVER_ERROR too many names of connections\r\n");
         }
         self.name = Some(name.into());
-        self.channel.text("HELLO\r\n")
+        self.channel.text(&format!("HELLO {:016x}\r\n", self.shared.start))
     }
 
     /// Answers with a line, unless the client wants none.

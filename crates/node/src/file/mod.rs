@@ -50,6 +50,7 @@ pub mod handle;
 mod kernel_borrow;
 mod length;
 pub mod losses;
+mod mark;
 pub mod memory_only;
 pub mod memory_only_files;
 mod pace;

@@ -1,5 +1,5 @@
-//! Which other nodes are to have the bytes of a memory-only file, and whether that is enough for what
-//! an open promises.
+//! Which other nodes are to have the bytes of a memory-only file, and whether that is enough for
+//! what an open promises.
 
 use std::sync::Arc;
 

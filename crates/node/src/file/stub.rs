@@ -5,21 +5,22 @@
 //! of power takes what was not synced: the mark says *writing*, durably, before the first byte is
 //! written, and is removed after the last one is durable.
 
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{Timespec, Timestamps};
 use tidepool_pfs::LowerFile;
 pub use tidepool_proto::stub::Found;
 use tidepool_proto::stub::{
-    Attribute, Mark, PAST_ATTRIBUTE, STUB_ATTRIBUTE, STUB_BYTES, StubState, copy_attribute,
-    taken_attribute,
+    Mark, PAST_ATTRIBUTE, STUB_ATTRIBUTE, STUB_BYTES, StubState, copy_attribute, taken_attribute,
 };
 use tidepool_proto::{Error, ErrorKind, Result, Version};
 
 use super::copied::Copied;
+use super::mark::read_head;
+
+pub use super::mark::find;
 
 /// Value of the attribute by which the node that wrote the file gets the right to finish it.
 pub const OWNER_TAKES: &[u8] = b"owner";
@@ -27,7 +28,7 @@ pub const OWNER_TAKES: &[u8] = b"owner";
 /// Nodes that may get the right to finish a file, one after the other failed at it.
 pub const TAKERS_MAX: u32 = 64;
 
-fn is_unsupported(error: &Error) -> bool {
+pub(super) fn is_unsupported(error: &Error) -> bool {
     matches!(error.errno(), libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY)
 }
 
@@ -36,48 +37,6 @@ fn is_no_room_or_right(error: &Error) -> bool {
     let refusals =
         [libc::EACCES, libc::EPERM, libc::ENOSPC, libc::EDQUOT, libc::E2BIG, libc::ERANGE];
     refusals.contains(&error.errno())
-}
-
-/// Looks for a mark of a file of `size` bytes.
-pub fn find(lower: &dyn LowerFile, size: u64) -> Result<Found> {
-    let attribute = || match lower.get_xattr(STUB_ATTRIBUTE) {
-        Ok(value) => Ok(value.map_or(Attribute::Missing, Attribute::Value)),
-        Err(error) if is_hidden(lower, &error) => match size {
-            // A stub with a mark that is not read would be taken for an empty file.
-            0 => Err(error.remedy("let the owner read the file: its mark cannot be read")),
-            _ => Ok(Attribute::Missing),
-        },
-        Err(error) if is_unsupported(&error) => Ok(Attribute::Unsupported),
-        Err(error) => Err(error),
-    };
-    tidepool_proto::stub::find(size, attribute, |head| read_head(lower, head))
-}
-
-/// Whether a mark is not told because this node's user may not read the file. From whoever may, as
-/// root, a refusal hides what may be there: a ticket that ran out, or identities that a PFS maps.
-fn is_hidden(lower: &dyn LowerFile, error: &Error) -> bool {
-    let user = rustix::process::geteuid();
-    matches!(error.errno(), libc::EACCES | libc::EPERM)
-        && !user.is_root()
-        && rustix::fs::fstat(lower.descriptor())
-            .is_ok_and(|facts| facts.st_uid != user.as_raw() || facts.st_mode & 0o400 == 0)
-}
-
-/// Reads the first bytes, also where the descriptor is for writing only.
-fn read_head(lower: &dyn LowerFile, head: &mut [u8]) -> Result<usize> {
-    let error = match lower.read_current(0, head) {
-        Err(error) if error.errno() == libc::EBADF => error,
-        other => return other,
-    };
-    let again = format!("/proc/self/fd/{}", lower.descriptor().as_raw_fd());
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    match rustix::fs::open(again, flags, Mode::empty()) {
-        Ok(readable) => rustix::io::pread(&readable, head, 0)
-            .map_err(|errno| Error::pfs("looking for the mark of a stub", errno)),
-        // No user makes a stub whose mark that user cannot read.
-        Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => Ok(0),
-        Err(_) => Err(error),
-    }
 }
 
 /// Removes the mark of a whole file of which others have copies, and what those needed. A mark of

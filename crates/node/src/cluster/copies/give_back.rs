@@ -162,6 +162,12 @@ impl Cluster {
                 copy.is_nameless.store(true, Ordering::Release);
                 Err(format!("{name} was moved or removed"))
             }
+            None if copy.is_in_buffers() => {
+                copy.is_nameless.store(true, Ordering::Release);
+                Err(format!(
+                    "{name} was moved or removed while this node was away: open it by its new name"
+                ))
+            }
             None => Err(format!(
                 "{name} was moved or removed, and too many copies are held to follow each"
             )),
@@ -230,7 +236,8 @@ impl Cluster {
     }
 
     /// Gives all copies back, because this node goes. What the node of the file cannot write now
-    /// stays there; an error where a copy is the only one and cannot be put in its place. Where the
+    /// stays there; an error where a copy is the only one and cannot be put in its place, unless it
+    /// is on a disk: it is there again when the node is started again. Where the
     /// PFS cannot tell whether a file was moved or removed its copy keeps nobody.
     pub fn give_back_all(&self, core: &Arc<Core>, go_on: &dyn Fn() -> bool) -> Result<()> {
         let (begun, mut failed) = (Instant::now(), None);
@@ -240,6 +247,10 @@ impl Cluster {
                 match self.begin_to_give_back(core, copy.clone()) {
                     Answer::Stays(reason) if copy.is_nameless.load(Ordering::Acquire) => {
                         tracing::warn!(reason, "a copy of another node's file is given up");
+                        break;
+                    }
+                    Answer::Stays(reason) if copy.is_in_buffers() => {
+                        tracing::warn!(reason, "a file stays on the disk of the burst buffer");
                         break;
                     }
                     Answer::Stays(reason) if is_gone => {

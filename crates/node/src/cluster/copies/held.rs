@@ -301,6 +301,11 @@ impl HeldCopy {
         }
     }
 
+    /// Whether its bytes are in burst buffers.
+    pub fn is_in_buffers(&self) -> bool {
+        matches!(self.state.lock().kept, Kept::Buffers(_))
+    }
+
     /// Notes what was told of a file in burst buffers; false where it takes no messages any more.
     pub fn note_owed(&self, owe: &Owe) -> bool {
         let mut state = self.state.lock();

@@ -8,7 +8,7 @@
 //! written since the last sync is there; nothing of what was synced is missing. So a file that is
 //! cut is told to be shorter before a packet of it is stored.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -54,8 +54,8 @@ pub struct Owing {
 struct Stored {
     /// Packets, counted through the file.
     packets: Ranges,
-    /// Blocks of which something is not durable yet.
-    unsynced: BTreeSet<u64>,
+    /// Blocks of which something is not durable yet, and which start of its server has that.
+    unsynced: BTreeMap<u64, u64>,
     told: Option<Owe>,
 }
 
@@ -68,6 +68,21 @@ pub fn place_of(epoch: u64, packet: u64) -> (BlockName, u32) {
 /// Where what is told of a file is kept.
 pub fn told_key(epoch: u64) -> PacketKey {
     PacketKey { block: BlockName { epoch, block: LAST_BLOCK }, packet: 0 }
+}
+
+impl Stored {
+    /// Packets of a block were taken by this start of its server. An error where others, which are
+    /// not durable, were taken by another one: they are gone.
+    fn note(&mut self, block: u64, start: u64, is_durable: bool) -> Result<(), String> {
+        let before = match is_durable {
+            true => self.unsynced.remove(&block),
+            false => self.unsynced.insert(block, start),
+        };
+        match before.is_some_and(|before| before != start) {
+            true => Err("its burst buffer was started anew, and lost a part of it".to_owned()),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Owing {
@@ -104,7 +119,7 @@ impl Cluster {
         let pool = client.pool();
         let holder = pool.members()[pool.server_of(&told_key(epoch))].name.clone();
         let copies = Copies { epoch, holders: vec![holder], is_promised: false };
-        let stored = Stored { packets: Ranges::exact(), unsynced: BTreeSet::new(), told: None };
+        let stored = Stored { packets: Ranges::exact(), unsynced: BTreeMap::new(), told: None };
         Some(Copied::new(copies, Some(Owing { client, stored: Mutex::new(stored) })))
     }
 
@@ -194,8 +209,8 @@ impl Cluster {
         let blocks: Vec<u64> = packets.iter().map(|packet| packet / BLOCK_PACKETS).collect();
         let all = stored.packets.clone();
         // Where nothing is left of a block it was cut.
-        stored.unsynced.retain(|block| all.last_within(range_of(*block)).is_some());
-        let lacking = stored.unsynced.iter().filter(|it| blocks.binary_search(it).is_err());
+        stored.unsynced.retain(|block, _| all.last_within(range_of(*block)).is_some());
+        let lacking = stored.unsynced.keys().filter(|it| blocks.binary_search(it).is_err());
         // One of them is stored again: its answer is that of its block.
         packets.extend(lacking.filter_map(|block| all.last_within(range_of(*block))));
         packets.sort_unstable();
@@ -236,13 +251,9 @@ impl Cluster {
                 let is_last = is_sync && of_block.peek().is_none();
                 let is_durable = is_last || last % BLOCK_PACKETS == BLOCK_PACKETS - 1;
                 let keep = if is_durable { Keep::Durable } else { Keep::Owed };
-                // Whatever becomes of it, it may be there.
-                stored.unsynced.insert(block.block);
-                store(&owing.client, &block, &bytes, keep)?;
+                let start = store(&owing.client, &block, &bytes, keep)?;
+                stored.note(block.block, start, is_durable)?;
                 some.iter().for_each(|packet| stored.packets.add(*packet..packet + 1));
-                if is_durable {
-                    stored.unsynced.remove(&block.block);
-                }
                 let sent: usize = bytes.iter().map(|(_, bytes)| bytes.len()).sum();
                 self.copies.pushed_bytes.add(sent as u64);
             }
@@ -250,8 +261,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Tells all who answer for a file; they have it on their disks then. The next time has the next
-    /// number.
+    /// Tells all who answer for a file; they have it on their disks then. The next time has the
+    /// next number.
     fn tell(&self, owe: &mut Owe, stored: &mut Stored) -> Result<(), String> {
         let message = postcard::to_stdvec(&Asked::Owe(owe.clone()));
         let message = threads::about_copies(&message.map_err(|error| error.to_string())?);
@@ -299,14 +310,15 @@ impl Cluster {
 }
 
 /// Stores packets of a block by two calls at a time: while one is on its way the other is stored.
+/// Which start of its server took them.
 fn store(
     client: &Client,
     block: &BlockName,
     packets: &[(u32, &[u8])],
     keep: Keep,
-) -> Result<(), String> {
+) -> Result<u64, String> {
     let put = |packets: &[(u32, &[u8])], keep| match packets {
-        [] => Ok(()),
+        [] => Ok(None),
         _ => client.put(block, packets, keep).map_err(|error| error.to_string()),
     };
     let (first, last) = packets.split_at(packets.len() - 1);
@@ -318,10 +330,14 @@ fn store(
             Ok(thread) => thread.join().unwrap_or_else(|_| Err("storing it failed".to_owned())),
             Err(_) => put(one, Keep::Owed),
         };
-        done.and(beside)
-    });
+        Ok::<_, String>([done?, beside?])
+    })?;
     // After all others of it: its answer is that of its block.
-    both.and_then(|()| put(last, keep))
+    let start = put(last, keep)?.ok_or("it does not tell which start of it this is")?;
+    match both.iter().flatten().all(|other| *other == start) {
+        true => Ok(start),
+        false => Err("its burst buffer was started anew, and lost a part of it".to_owned()),
+    }
 }
 
 fn weights(client: &Client) -> Vec<(String, u64)> {
@@ -350,4 +366,24 @@ fn packets_of(cached: &CachedVersion, lacking: &Lacking, size: u64) -> Vec<u64> 
         start < size && segment.state(start / segment.block_bytes()) != BlockState::Absent
     };
     changed.iter().flatten().filter(is_there).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_start_of_a_server_had_in_memory_is_missed() {
+        let (packets, unsynced) = (Ranges::exact(), BTreeMap::new());
+        let mut stored = Stored { packets, unsynced, told: None };
+        stored.note(0, 7, false).unwrap();
+        stored.note(1, 8, false).unwrap();
+        stored.note(0, 7, true).unwrap();
+        // What was made durable since is there.
+        stored.note(0, 9, false).unwrap();
+        stored.note(0, 9, true).unwrap();
+        assert!(stored.note(1, 9, true).is_err() && stored.unsynced.is_empty());
+        stored.note(2, 9, false).unwrap();
+        assert!(stored.note(2, 10, false).is_err());
+    }
 }
