@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tidepool_buffer::client::{Client, ClientSettings, Fault, Keep, messages, tcp};
 use tidepool_buffer::key::{BlockName, PACKET_BYTES_MAX};
 use tidepool_buffer::placement::{Member, Placement, Pool};
-use tidepool_buffer::server::Server;
+use tidepool_buffer::server::{InMemory, Server, Settings};
 
 const BLOCK: BlockName = BlockName { epoch: 0x77, block: 3 };
 const OTHER: BlockName = BlockName { epoch: 0x77, block: 4 };
@@ -101,7 +101,7 @@ fn who_stores_learns_that_a_server_was_started_anew() {
     let other = serve(3 << 20, None, LONG);
     let (servers, calls) = ([server.shared().clone(), other.shared().clone()], AtomicU32::new(0));
     let calls = Arc::new(calls);
-    let way = messages(300, Vec::new(), move |commands, _| {
+    let way = messages(100_000, Vec::new(), move |commands, _| {
         let number = calls.fetch_add(1, Ordering::SeqCst);
         servers[usize::from(number >= 2)].obey(commands, 1 << 20)
     });
@@ -109,10 +109,46 @@ fn who_stores_learns_that_a_server_was_started_anew() {
     let pool = Pool::new(members, Placement::Block).unwrap();
     let client = Client::new(pool, vec![way], ClientSettings::default());
     client.put(&BLOCK, &[(0, b"kept")], Keep::Owed).unwrap();
-    let (bytes, all) = (vec![1; 200], [0, 1, 2]);
+    let (bytes, all) = (vec![1; 70_000], [0, 1, 2]);
     let several: Vec<(u32, &[u8])> = all.iter().map(|packet| (*packet, &bytes[..])).collect();
     client.put(&OTHER, &several, Keep::Owed).unwrap();
-    assert!(client.get(&OTHER, &all).unwrap().iter().all(|it| it.as_ref() == Some(&bytes)));
+    let found = client.get(&OTHER, &all).unwrap();
+    assert_eq!(found.iter().map(|it| it.as_ref() == Some(&bytes)).collect::<Vec<_>>(), [true; 3]);
+}
+
+#[test]
+fn guests_do_nothing_with_blocks() {
+    let memory = Arc::new(tidepool_buffer::memory::Memory::new(16 << 20));
+    let settings = Settings { blocks_are_guarded: true, ..Settings::default() };
+    let listener = Some(TcpListener::bind("127.0.0.1:0").unwrap());
+    let server = Server::start(listener, settings, memory, Box::new(InMemory)).unwrap();
+    let packet = "tidepool:0000000000000077:3:0";
+    let stored = format!("ms {packet} 6 F1\r\nsecret\r\n");
+    assert_eq!(server.shared().obey(stored.as_bytes(), 100).unwrap(), b"HD\r\n");
+    let encoded = "dGlkZXBvb2w6MDAwMDAwMDAwMDAwMDA3NzozOjA=";
+    let tries = [
+        format!("get {packet}"),
+        format!("mg {packet} v"),
+        format!("mg {encoded} b v"),
+        format!("md {packet}"),
+        format!("delete {packet}"),
+        format!("touch {packet} 1"),
+        format!("set {packet} 0 0 1\r\nx"),
+        format!("ms {packet} 1 F1\r\nx"),
+        format!("ms {encoded} 1 b\r\nx"),
+        "settle tidepool:0000000000000077:3 1".into(),
+        "forget 0000000000000077".into(),
+        "lru_crawler metadump all".into(),
+        "flush_all".into(),
+    ];
+    for line in &tries {
+        let said = answers(&server, format!("{line}\r\n").as_bytes());
+        let is_refused = said == "CLIENT_ERROR blocks are for nodes alone\r\n";
+        assert!(is_refused || line == "flush_all", "{line}: {said}");
+    }
+    let asked = format!("mg {packet} v\r\n");
+    assert_eq!(server.shared().obey(asked.as_bytes(), 100).unwrap(), b"VA 6\r\nsecret\r\n");
+    assert_eq!(answers(&server, b"set k 0 0 1\r\nx\r\nget k\r\n").lines().count(), 4);
 }
 
 #[test]

@@ -77,7 +77,8 @@ impl BurstBuffer {
                 .map_err(|error| failed("buffer_address", address.to_string(), error))
         };
         let listener = config.address.as_ref().map(listen).transpose()?;
-        let settings = Settings { patience: PATIENCE, ..Settings::default() };
+        let settings =
+            Settings { patience: PATIENCE, blocks_are_guarded: true, ..Settings::default() };
         let server = Server::start(listener, settings, memory, keeper)
             .map_err(|error| failed("buffer_bytes", String::new(), error))?;
         Ok(BurstBuffer { config: config.clone(), server, notes })
@@ -86,6 +87,11 @@ impl BurstBuffer {
     /// What is lost or was left out at the start, one line each.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// Which start of it this is.
+    pub fn start_number(&self) -> u64 {
+        self.shared().start()
     }
 
     /// Whether what it owes is there again after a crash.

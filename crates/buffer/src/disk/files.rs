@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use rustix::fs::{
@@ -52,7 +53,10 @@ impl Files {
     /// # Errors
     /// The directory cannot be had, or another server has it.
     pub fn open(path: &Path) -> io::Result<Self> {
-        std::fs::create_dir_all(path)?;
+        // Names of blocks are nobody's business.
+        if !path.exists() {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat(CWD, path, flags, Mode::empty())?;
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;

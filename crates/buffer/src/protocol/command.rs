@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::meta::{Arithmetic, MetaFlags, Mode};
 use super::{Fault, Malformed, number, signed};
-use crate::key::KEY_BYTES_MAX;
+use crate::key::{KEY_BYTES_MAX, is_of_blocks};
 
 /// Letters that commands take, and of these the ones with a number.
 const GET_FLAGS: (&[u8], &[u8]) = (b"cCfhlstuvENRT", b"CENRT");
@@ -142,6 +142,21 @@ pub enum Command<'a> {
     Hello(&'a [u8]),
     /// `fence NAME` of ours: the client gave that connection up.
     Fence(&'a [u8]),
+}
+
+impl Command<'_> {
+    /// Whether it tells, changes or names blocks; values are looked at when they come.
+    pub fn is_about_blocks(&self) -> bool {
+        match self {
+            Command::Get { keys, .. } => keys.iter().any(|key| is_of_blocks(key)),
+            Command::Delete { key, .. }
+            | Command::Count { key, .. }
+            | Command::Touch { key, .. } => is_of_blocks(key),
+            Command::Meta { key, .. } => is_of_blocks(key),
+            Command::Settle { .. } | Command::Forget(_) | Command::Fence(_) | Command::Dump => true,
+            _ => false,
+        }
+    }
 }
 
 /// Reads a line, without its end.

@@ -47,6 +47,9 @@ pub struct Settings {
     pub patience: Duration,
     /// How long a client may stand still within a message.
     pub message_timeout: Duration,
+    /// Connections to the listener may do nothing with blocks, which come by [`Shared::obey`]: who
+    /// connects is not known.
+    pub blocks_are_guarded: bool,
 }
 
 impl Default for Settings {
@@ -56,6 +59,7 @@ impl Default for Settings {
             connections_max: 1024,
             patience: Duration::from_secs(60),
             message_timeout: Duration::from_secs(60),
+            blocks_are_guarded: false,
         }
     }
 }
@@ -239,6 +243,11 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Which start of a server this is.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
     /// Obeys the commands of a message; the answers, of up to so many bytes.
     ///
     /// # Errors
@@ -380,7 +389,11 @@ fn serve(shared: &Arc<Shared>, stream: TcpStream, number: u64) -> io::Result<()>
             Ok(channel) => channel,
             Err(error) => return tracing::warn!(%error, "a connection takes no settings"),
         };
-        if let Err(error) = Session::new(shared, channel).run()
+        let mut session = match shared.settings.blocks_are_guarded {
+            true => Session::of_guest(shared, channel),
+            false => Session::new(shared, channel),
+        };
+        if let Err(error) = session.run()
             && !is_usual_end(&error)
         {
             tracing::info!(%error, "a connection of the burst buffer ended");

@@ -24,6 +24,7 @@ const RELATIVE_MAX_S: i64 = 60 * 60 * 24 * 30;
 pub const ONLY_SET: &str = "CLIENT_ERROR a packet of a block is stored by set alone";
 /// The version of memcached whose commands these are.
 const PROTOCOL_VERSION: &str = "1.6.18";
+const FOR_NODES: &str = "CLIENT_ERROR blocks are for nodes alone";
 const NO_PACKET: &str = "CLIENT_ERROR no key of a packet";
 const DURABLE_IS_OWED: &str = "CLIENT_ERROR what is to be durable is owed";
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
@@ -36,6 +37,8 @@ pub struct Session<'a> {
     pub channel: Channel<'a>,
     /// Whether what comes by it is carried out.
     pub fence: Arc<Fence>,
+    /// It may do nothing with blocks.
+    is_guest: bool,
     /// What its client calls it.
     name: Option<Box<[u8]>>,
     /// Until when what comes waits for room, since something of what was sent at once did.
@@ -65,8 +68,13 @@ pub enum Came {
 impl<'a> Session<'a> {
     /// One that begins.
     pub fn new(shared: Arc<Shared>, channel: Channel<'a>) -> Self {
-        let (fence, unsynced) = (Arc::default(), BTreeSet::new());
-        Session { shared, channel, fence, name: None, patience_ends: None, unsynced }
+        let (fence, unsynced, is_guest) = (Arc::default(), BTreeSet::new(), false);
+        Session { shared, channel, fence, is_guest, name: None, patience_ends: None, unsynced }
+    }
+
+    /// The same of a client that may do nothing with blocks.
+    pub fn of_guest(shared: Arc<Shared>, channel: Channel<'a>) -> Self {
+        Session { is_guest: true, ..Session::new(shared, channel) }
     }
 }
 
@@ -90,6 +98,9 @@ impl Session<'_> {
     }
 
     fn obey(&mut self, command: Command<'_>) -> io::Result<()> {
+        if self.is_guest && command.is_about_blocks() {
+            return self.channel.text(&format!("{FOR_NODES}\r\n"));
+        }
         match command {
             Command::Get { keys, with_cas, expires } => {
                 classic::get(self, &keys, with_cas, expires)
@@ -206,6 +217,7 @@ impl Session<'_> {
         change.is_owed = packet.is_some() && is_set && change.flags & flag::OWED != 0;
         let is_sync = change.flags & flag::SYNC != 0;
         let wrong = match packet {
+            _ if self.is_guest && is_of_blocks(key) => Some(FOR_NODES),
             None if is_of_blocks(key) => Some(NO_PACKET),
             Some(_) if !is_set || change.new_cas.is_some() => Some(ONLY_SET),
             Some(_) if is_sync && !change.is_owed => Some(DURABLE_IS_OWED),

@@ -34,6 +34,8 @@ pub struct Facts {
     pub is_on_disk: bool,
     /// Its memory, which is its share in what is spread.
     pub memory_bytes: u64,
+    /// Which start of it this is: another one may have another disk.
+    pub start: u64,
 }
 
 /// What is known of burst buffers of other nodes.
@@ -49,6 +51,11 @@ pub struct Buffers {
 }
 
 impl Buffers {
+    /// Which start of a node's burst buffer was there last, if any was.
+    pub fn start_of(&self, node: &NodeName) -> Option<u64> {
+        Some(self.known.lock().get(node)?.0?.start)
+    }
+
     /// Files that begin soon are written through: one could not be stored, as a buffer is full or
     /// does not answer.
     pub fn avoid(&self) {
@@ -89,7 +96,7 @@ impl Buffers {
 /// How long no file begins in burst buffers after one could not be stored.
 const AVOIDED_FOR: Duration = Duration::from_secs(10);
 /// Time after which a node is asked again.
-const ASK_INTERVAL: Duration = Duration::from_secs(10);
+const ASK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Answers another node.
 pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
@@ -104,6 +111,7 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
             let facts = buffer.map(|buffer| Facts {
                 is_on_disk: buffer.is_on_disk(),
                 memory_bytes: buffer.status().memory_limit_bytes,
+                start: buffer.start_number(),
             });
             postcard::to_stdvec(&facts).unwrap_or_default()
         }

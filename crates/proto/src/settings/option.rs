@@ -469,9 +469,9 @@ table! {
         Some("64GiB"), false,
         "Most bytes that the burst buffer keeps in `buffer_directory`.";
     buffer_address: OptionKind::Address, "", None, false,
-        "Address on loopback at which the burst buffer listens for programs of this machine that \
-         speak memcached's protocol; whoever reaches it reads all blocks, so other addresses are \
-         refused. None by default: nodes use their peer port.";
+        "Address on loopback at which the burst buffer serves programs of this machine that speak \
+         memcached's protocol, as a cache beside the blocks of files, of which it gives and takes \
+         none there. None by default.";
     metrics_address: OptionKind::Address, "", None, false,
         "Address of the Prometheus endpoint; none by default.";
     log_level: OptionKind::Choice(LOG_LEVELS), "", Some("info"), true,

@@ -80,7 +80,7 @@ fn buffer_config(options: &RawOptions, machine: &Machine) -> Result<Option<Buffe
     if let (Some(address), Some(setting)) = (address, &options.buffer_address)
         && !address.ip().is_loopback()
     {
-        let why = "is not on loopback: whoever reaches it reads and overwrites all blocks";
+        let why = "is not on loopback: whoever reaches it needs no password";
         return Err(o.invalid("buffer_address", setting, why, "127.0.0.1:PORT"));
     }
     if options.buffer_bytes.is_none() {

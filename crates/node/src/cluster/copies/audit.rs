@@ -192,8 +192,9 @@ impl Cluster {
 
     /// What one of its buffers has is to be written back where that is gone.
     fn end_without_buffers(&self, counted_on: &[(Arc<Copied>, FileId)]) {
-        let is_gone = |server: &str| {
-            NodeName::new(server).is_ok_and(|server| self.why_not_asked(&server).is_some())
+        // One that was started anew may have another disk.
+        let is_gone = |(server, start): (&NodeName, u64)| {
+            self.why_not_asked(server).is_some() || self.buffers.start_of(server) != Some(start)
         };
         for (copied, _) in counted_on {
             if copied.owing.as_ref().is_some_and(|owing| owing.servers().any(is_gone)) {

@@ -46,6 +46,8 @@ const AHEAD_BYTES: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Owing {
     client: Arc<Client>,
+    /// Its servers.
+    starts: Vec<(NodeName, u64)>,
     stored: Mutex<Stored>,
 }
 
@@ -101,9 +103,9 @@ impl Owing {
         start..if is_stored { bytes } else { start }
     }
 
-    /// The nodes that have its bytes.
-    pub fn servers(&self) -> impl Iterator<Item = &str> {
-        self.client.pool().members().iter().map(|member| member.name.as_str())
+    /// The nodes that have its bytes, and which start of each was there when it began.
+    pub fn servers(&self) -> impl Iterator<Item = (&NodeName, u64)> {
+        self.starts.iter().map(|(server, start)| (server, *start))
     }
 }
 
@@ -120,7 +122,13 @@ impl Cluster {
         let holder = pool.members()[pool.server_of(&told_key(epoch))].name.clone();
         let copies = Copies { epoch, holders: vec![holder], is_promised: false };
         let stored = Stored { packets: Ranges::exact(), unsynced: BTreeMap::new(), told: None };
-        Some(Copied::new(copies, Some(Owing { client, stored: Mutex::new(stored) })))
+        let starts = pool.members().iter().map(|member| {
+            let server = NodeName::new(&member.name).ok()?;
+            let start = self.buffers.start_of(&server)?;
+            Some((server, start))
+        });
+        let starts = starts.collect::<Option<Vec<_>>>()?;
+        Some(Copied::new(copies, Some(Owing { client, starts, stored: Mutex::new(stored) })))
     }
 
     /// Stores what the buffers lack, and tells who answers for the file.
