@@ -43,13 +43,11 @@ pub struct Machine {
 
 /// Validates `raw` for `machine`. Unset options take their defaults.
 pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
-    let RawConfig { mut options, rules, quotas } = raw;
-    fill_defaults(&mut options, machine);
+    let RawConfig { options, rules, quotas } = with_defaults(raw, machine);
     let entries = entries(&options, &rules, &quotas, machine);
     let o = Reader { specs: OPTIONS, place: "option" };
     let block_bytes = o.bytes("block_bytes", &options.block_bytes)?;
-    let memory = o.required("memory", &options.memory)?;
-    let capacity_bytes = capacity(memory, &options.memory, block_bytes, machine)?;
+    let (memory, capacity_bytes) = capacity(&o, &options.memory, block_bytes, machine)?;
     let control = control_config(&options, machine, capacity_bytes)?;
     let (cluster, buffer) = others::configs(&options, machine)?;
     let client_limits = client_limits(&options)?;
@@ -134,7 +132,8 @@ pub fn defaults(pfs: &Path, socket: &Path, capacity_bytes: u64) -> Result<NodeCo
     Ok(NodeConfig { pfs: pfs.to_owned(), ..config })
 }
 
-fn fill_defaults(options: &mut RawOptions, machine: &Machine) {
+fn with_defaults(mut raw: RawConfig, machine: &Machine) -> RawConfig {
+    let options = &mut raw.options;
     for spec in OPTIONS {
         let computed = match spec.name {
             "socket" => Some(machine.socket.to_string_lossy().into_owned()),
@@ -146,6 +145,7 @@ fn fill_defaults(options: &mut RawOptions, machine: &Machine) {
             *slot = Some(Setting { text, origin: Origin::Default });
         }
     }
+    raw
 }
 
 fn entries(
@@ -332,15 +332,17 @@ pub(crate) fn path(
 }
 
 fn capacity(
-    asked: MemorySize,
+    reader: &Reader,
     setting: &Option<Setting>,
     block_bytes: u64,
     machine: &Machine,
-) -> Result<u64> {
+) -> Result<(MemorySize, u64)> {
+    let asked: MemorySize = reader.required("memory", setting)?;
     let origin = setting.as_ref().map_or(&Origin::Default, |setting| &setting.origin);
     let limit = MemoryLimit { bytes: machine.memory_bytes, source: machine.memory_limit.clone() };
     let words = format!("`{asked}` ({origin})");
-    limit.capacity_bytes(asked, block_bytes, "reading option `memory`", &words)
+    let bytes = limit.capacity_bytes(asked, block_bytes, "reading option `memory`", &words)?;
+    Ok((asked, bytes))
 }
 
 fn check_relations(config: &NodeConfig) -> Result<()> {
