@@ -298,7 +298,12 @@ fn what_a_copy_took_the_place_of_comes_back_where_its_node_died_at_it() {
     let beside = fixture.directory.path().join(format!(".tidepool-copy-{:016x}-9-1", of.1));
     let name = beside.file_name().unwrap();
     let mark = |seal: &tidepool_peer::Seal| {
-        let taker = Taker { me: ("n1", "a start"), is_there: &|_, _| false, seal };
+        let taker = Taker {
+            me: ("n1", "a start"),
+            is_there: &|_, _| false,
+            is_stuck: &|_, _, _| false,
+            seal,
+        };
         let copy = File::open(fixture.path()).unwrap();
         let mark = taker.copy_mark(&copy, name, of).unwrap();
         let flags = rustix::fs::XattrFlags::CREATE;

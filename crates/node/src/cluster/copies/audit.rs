@@ -43,8 +43,9 @@ const NAME_INTERVAL: Duration = Duration::from_micros(100);
 const WORKERS: usize = 3;
 /// How long copies are given back before something else is looked at.
 const BATCH_LIMIT: Duration = Duration::from_secs(2);
-/// Time after which a copy that could not be given back is tried again.
+/// Time after which a copy that could not be given back is tried again, at first and at most.
 const RETRY: Duration = Duration::from_secs(5);
+const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// What the thread remembers.
 #[derive(Default)]
@@ -55,8 +56,8 @@ pub struct Follow {
     named: Option<(usize, Instant)>,
     /// When the nodes whose files are held were asked whether they were started anew.
     asked: Option<Instant>,
-    /// Copies that could not be given back, and when that was.
-    failed: HashMap<u64, Instant>,
+    /// Copies that could not be given back: when that was, and how long the pause is.
+    failed: HashMap<u64, (Instant, Duration)>,
     removed: Removed,
     /// What an earlier start of this node answered for was read from its burst buffer.
     is_read: bool,
@@ -364,13 +365,16 @@ impl Cluster {
     /// Whether some are left because there was no time.
     fn look_after_held(&self, core: &Arc<Core>, memory: &mut Follow) -> bool {
         let mut copies = self.copies.held.all();
-        memory.failed.retain(|_, at| at.elapsed() < RETRY);
+        // For a while after the pause it is remembered how long the next one is.
+        memory.failed.retain(|_, (at, pause)| at.elapsed() < *pause * 2);
+        let is_paused =
+            |epoch| memory.failed.get(&epoch).is_some_and(|(at, pause)| at.elapsed() < *pause);
         copies.sort_by_key(|copy| std::cmp::Reverse(copy.bytes()));
         let wanted = std::mem::take(&mut *self.copies.wanted_bytes.lock());
         let (mut coming, mut due) = (0, VecDeque::new());
         for copy in copies {
             let is_needed = coming < wanted && copy.bytes() > 0;
-            if (is_needed || self.is_gone(&copy)) && !memory.failed.contains_key(&copy.epoch) {
+            if (is_needed || self.is_gone(&copy)) && !is_paused(copy.epoch) {
                 coming += copy.bytes();
                 due.push_back(copy);
             }
@@ -397,7 +401,10 @@ impl Cluster {
             if copy.is_reason_new(&reason) {
                 tracing::warn!(path = %copy.path().display(), reason, "a copy stays in memory");
             }
-            memory.failed.insert(copy.epoch, Instant::now());
+            // Each try may leave something on a PFS that fails.
+            let before = memory.failed.get(&copy.epoch).map_or(Duration::ZERO, |(_, pause)| *pause);
+            let pause = (before * 2).clamp(RETRY, RETRY_MAX);
+            memory.failed.insert(copy.epoch, (Instant::now(), pause));
         }
         !due.into_inner().is_empty()
     }

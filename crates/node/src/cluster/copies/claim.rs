@@ -22,6 +22,7 @@ use tidepool_proto::{Error, ErrorKind};
 use super::give_back::LOOK_INTERVAL;
 use super::pass::{Claimed, Passed, claim, fresh_name, is_beside, pass, prefix};
 use super::place::{Place, failed, found_beside, key_of, leads_elsewhere};
+use super::stuck::Progress;
 use crate::cluster::Cluster;
 use crate::cluster::shared::Shared;
 use crate::core::Core;
@@ -41,9 +42,14 @@ pub struct Taker<'a> {
     pub me: (&'a str, &'a str),
     /// Whether another node is there, as the start of it that is told second.
     pub is_there: &'a dyn Fn(&str, &str) -> bool,
+    /// Whether a claim of this time in memory does not get on any more.
+    pub is_stuck: &'a IsStuck<'a>,
     /// What tells words of nodes from those of users.
     pub seal: &'a Seal,
 }
+
+/// Whether a claim of a time in memory, whose file is so far, gets no further.
+pub type IsStuck<'a> = dyn Fn(u64, &[u8], Option<Progress>) -> bool + 'a;
 
 /// What a claim on a stub leads to.
 pub enum Claim {
@@ -132,8 +138,11 @@ impl Taker<'_> {
             // In few bytes: where the PFS fails for long there are many of them.
             let is_own_failed = found == failed_words(self.me.0);
             let is_own = is_own_failed || claimed.member == self.me.0;
-            if !is_own && !claimed.has_failed() && (self.is_there)(&claimed.member, &claimed.start)
-            {
+            let is_waited_for = !is_own
+                && !claimed.has_failed()
+                && (self.is_there)(&claimed.member, &claimed.start)
+                && !(self.is_stuck)(of.1, &found, claimed.progress(place));
+            if is_waited_for {
                 return Err(format!("`{}` puts its copy in its place", claimed.member));
             }
             if pass(place, stub, of, &claimed)? == Passed::Replaced {

@@ -203,6 +203,7 @@ impl Cluster {
         act(&Taker {
             me: (self.me.as_str(), core.memory_only.node()),
             is_there: &is_there,
+            is_stuck: &|epoch, claim, file| self.copies.watched.is_stuck(epoch, claim, file),
             seal: &self.seal,
         })
     }

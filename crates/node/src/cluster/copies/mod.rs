@@ -6,7 +6,7 @@
 //! * `audit`: both sides compare what is counted on and what is held.
 //! * `give_back`: a copy is needed, or its memory, or the node of the file is gone; `replace`: it
 //!   is put in the place of the file, `place`. `claim`: the right to it; `pass`: what a node left
-//!   that had it and is gone; `unsettled`: a copy that may have taken another file's place.
+//!   that had it and is gone, or does not get on (`stuck`); `unsettled`: a copy that may have taken another file's place.
 //! * `find`: who has the bytes of a stub that is opened.
 //! * `message`: what is said.
 //!
@@ -30,6 +30,7 @@ mod pass;
 mod place;
 mod push;
 mod replace;
+mod stuck;
 mod unsettled;
 
 use std::collections::{HashSet, VecDeque};
@@ -45,6 +46,7 @@ use tidepool_proto::cluster::CopiesStatus;
 
 use self::held::HeldCopies;
 use self::message::{Asked, AuditAnswer, PushAnswer};
+use self::stuck::Watched;
 use super::Cluster;
 use super::recall::{Answer, Recalls};
 use crate::core::Core;
@@ -72,6 +74,8 @@ pub struct FileCopies {
     are_names_new: AtomicBool,
     /// Files of this node with copies elsewhere, at the last look.
     copied_files: AtomicU64,
+    /// Claims of others.
+    watched: Watched,
     /// What burst buffers owe of it, then.
     owed: Mutex<CopiesStatus>,
     /// Too few nodes were there for the last file.

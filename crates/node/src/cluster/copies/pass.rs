@@ -13,7 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use rustix::fs::{RenameFlags, Stat, renameat, renameat_with};
+use rustix::fs::{AtFlags, RenameFlags, Stat, renameat, renameat_with, statat};
 use rustix::io::Errno;
 use tidepool_cluster::FileKey;
 use tidepool_peer::Seal;
@@ -22,6 +22,7 @@ use tidepool_proto::stub::taken_attribute;
 
 use super::claim::{Taker, said};
 use super::place::{Place, failed};
+use super::stuck::Progress;
 use crate::cluster::threads;
 use crate::core::Core;
 use crate::file::stub;
@@ -100,6 +101,13 @@ impl Claimed {
 }
 
 impl Claimed {
+    /// How far its file is, if it is there.
+    pub fn progress(&self, place: &Place<'_>) -> Option<Progress> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let facts = statat(&place.directory, &self.beside, flags).ok()?;
+        Some((facts.st_size as u64, facts.st_mtime, facts.st_mtime_nsec as i64))
+    }
+
     /// Whether its node said that it failed, or none made it.
     pub fn has_failed(&self) -> bool {
         self.beside.is_empty()

@@ -189,7 +189,12 @@ mod tests {
     #[test]
     fn a_mark_is_read_as_it_was_written_and_only_if_a_node_wrote_it() {
         let (copy, ours) = (tempfile::tempfile().unwrap(), seal(1));
-        let taker = Taker { me: ("n1", "start"), is_there: &|_, _| false, seal: &ours };
+        let taker = Taker {
+            me: ("n1", "start"),
+            is_there: &|_, _| false,
+            is_stuck: &|_, _, _| false,
+            seal: &ours,
+        };
         let of = (FileKey { inode: 9, generation: 1 << 63 }, 7);
         let beside = fresh_name(of);
         let text = taker.copy_mark(&copy, &beside, of).unwrap();

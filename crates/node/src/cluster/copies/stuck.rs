@@ -1,0 +1,71 @@
+//! [`Watched`]: claims of nodes that are there and do not get on. A call to the PFS that does not
+//! return holds one thread up, and its node says that it is well.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// How long the file of a claim may stay as it is: syncing a large one takes its time.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Claims that are watched.
+const WATCHED_MAX: usize = 10_000;
+
+/// Length of the file of a claim, and when it changed.
+pub type Progress = (u64, i64, i64);
+
+/// See the module's documentation.
+#[derive(Default)]
+pub struct Watched(Mutex<HashMap<u64, Seen>>);
+
+struct Seen {
+    claim: Vec<u8>,
+    file: Option<Progress>,
+    since: Instant,
+}
+
+impl Watched {
+    /// Whether a claim of this time in memory, and its file, have been like that for too long. Its
+    /// file may be taken out of the hands of its node then, as at any time.
+    pub fn is_stuck(&self, epoch: u64, claim: &[u8], file: Option<Progress>) -> bool {
+        self.is_stuck_for(epoch, (claim, file), LIMIT)
+    }
+
+    fn is_stuck_for(
+        &self,
+        epoch: u64,
+        (claim, file): (&[u8], Option<Progress>),
+        limit: Duration,
+    ) -> bool {
+        let mut watched = self.0.lock();
+        if watched.len() >= WATCHED_MAX {
+            watched.retain(|_, seen| seen.since.elapsed() < LIMIT * 2);
+        }
+        let now = || Seen { claim: claim.to_owned(), file, since: Instant::now() };
+        let seen = watched.entry(epoch).or_insert_with(now);
+        if (&*seen.claim, seen.file) != (claim, file) {
+            *seen = now();
+        }
+        seen.since.elapsed() >= limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_that_gets_on_is_waited_for_and_one_that_does_not_is_stuck() {
+        let watched = Watched::default();
+        let limit = Duration::from_millis(50);
+        let is_stuck =
+            |claim: &[u8], file| watched.is_stuck_for(7, (claim, Some((file, 0, 0))), limit);
+        assert!(!is_stuck(b"n1", 1));
+        std::thread::sleep(limit * 2);
+        assert!(!is_stuck(b"n1", 2) && !is_stuck(b"n1", 2), "its file is longer");
+        std::thread::sleep(limit * 2);
+        assert!(!is_stuck(b"n2", 2), "another one");
+        std::thread::sleep(limit * 2);
+        assert!(is_stuck(b"n2", 2));
+    }
+}
