@@ -219,6 +219,10 @@ pub struct ExplainArguments {
 /// Arguments of `status`.
 #[derive(Args, Debug)]
 pub struct StatusArguments {
+    /// Files in burst buffers that the PFS does not have, of this node and those for which it
+    /// answers, instead of the state
+    #[arg(long, conflicts_with = "cluster")]
+    pub owed: bool,
     /// All nodes of the cluster, a row each
     #[arg(long)]
     pub cluster: bool,

@@ -15,6 +15,7 @@ use tidepool_proto::admin::{
     AdminReply, AdminRequest, ConfigEntry, Explanation, FlushReport, FreeReport, HandOnReport,
     LoadReport, NodeReport, ResizeReport, SpreadReport, Status,
 };
+use tidepool_proto::buffer::OwedFile;
 use tidepool_proto::cluster::PairReport;
 use tidepool_proto::files::{CachedFile, FileOrder};
 use tidepool_proto::trace::{TraceBatch, TraceRequest};
@@ -206,6 +207,14 @@ impl Connection {
     pub fn free(&self, request: AdminRequest, file: Option<BorrowedFd<'_>>) -> Result<FreeReport> {
         match self.ask(request, file)? {
             AdminReply::Freed(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Files in burst buffers that the PFS does not have.
+    pub fn owed(&self) -> Result<Vec<OwedFile>> {
+        match self.ask(AdminRequest::Owed, None)? {
+            AdminReply::Owed(files) => Ok(files),
             other => Err(unexpected(&other)),
         }
     }

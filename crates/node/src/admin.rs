@@ -54,6 +54,7 @@ impl AdminService for Node {
             // The connection that a trace lives on answers it.
             AdminRequest::Trace(_) => return Err(trace_elsewhere()),
             AdminRequest::Flush => AdminReply::Flushed(self.flush(file()?, user_id)?),
+            AdminRequest::Owed => AdminReply::Owed(self.owed_files()),
             AdminRequest::FlushAll => AdminReply::Flushed(self.flush_all(go_on)?),
             AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
             AdminRequest::Explain => AdminReply::Explain(Box::new(self.explain(file()?, user_id)?)),

@@ -1,8 +1,10 @@
-//! `flush`: what is in memory, or in burst buffers, alone comes to the PFS now.
+//! `flush`: what is in memory, or in burst buffers, alone comes to the PFS now; and what the buffers
+//! owe.
 
 use std::os::fd::OwnedFd;
 
 use tidepool_proto::admin::FlushReport;
+use tidepool_proto::buffer::OwedFile;
 use tidepool_proto::{Error, OpenRequest, Result};
 
 use crate::file::draining::{Effort, write_back_all};
@@ -10,6 +12,11 @@ use crate::file::memory_only;
 use crate::node::Node;
 
 impl Node {
+    /// Files in burst buffers that the PFS does not have, the oldest first.
+    pub(crate) fn owed_files(&self) -> Vec<OwedFile> {
+        self.core.cluster().map_or_else(Vec::new, |cluster| cluster.owed_files(&self.core))
+    }
+
     /// Brings all files of this node to the PFS; what they were.
     pub(crate) fn flush_all(&self, go_on: &dyn Fn() -> bool) -> Result<FlushReport> {
         let before = self.core.memory_only.cached_versions();

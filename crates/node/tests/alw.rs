@@ -13,7 +13,7 @@ use support::nodes::*;
 use support::{content, read_all};
 use tidepool_node::Node;
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService, FlushReport};
-use tidepool_proto::buffer::BufferStatus;
+use tidepool_proto::buffer::{BufferStatus, OwedFile};
 use tidepool_proto::cluster::CopiesStatus;
 use tidepool_proto::config::{BufferConfig, NodeConfig};
 use tidepool_proto::stub::STUB_ATTRIBUTE;
@@ -334,6 +334,15 @@ fn a_flush_returns_when_the_pfs_has_it() {
         (copies.owed_files, copies.owed_bytes) == (3, 3000)
     });
     assert_eq!(cluster.copies(1).answered_for, 3);
+    for node in [0, 1] {
+        let reply = cluster.nodes.nodes[node].admin(AdminRequest::Owed, None, 0).unwrap();
+        let AdminReply::Owed(mut owed) = reply else { panic!("{reply:?}") };
+        owed.sort_by(|a, b| a.path.cmp(&b.path));
+        assert_eq!(owed.iter().map(|it| &it.path).collect::<Vec<_>>(), ["one", "three", "two"]);
+        let of_it = |it: &OwedFile| (it.bytes, it.node.clone(), it.answered_by.clone());
+        assert!(owed.iter().all(|it| of_it(it) == (1000, "n0".into(), "n1".into())));
+        assert!(owed.iter().all(|it| it.servers == ["n1"]), "{owed:?}");
+    }
     assert_eq!(flush(0, Some("one")), flushed(1, 1000));
     assert_eq!(["one", "two"].map(|name| cluster.is_stub(name)), [false, true]);
     assert_eq!(flush(1, Some("two")), flushed(0, 0), "the node that has it does it");

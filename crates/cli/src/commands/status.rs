@@ -1,7 +1,7 @@
 //! `tidepool status`: facts and counters of the node.
 
 use tidepool_proto::admin::{NodeReport, Status, TransferStatus};
-use tidepool_proto::buffer::BufferStatus;
+use tidepool_proto::buffer::{BufferStatus, OwedFile};
 use tidepool_proto::cluster::{ChangesShown, ChangesVerdict, ClusterStatus, CopiesStatus};
 use tidepool_proto::control::{ALARMS, ControlStatus};
 use tidepool_proto::{Level, Result};
@@ -18,6 +18,14 @@ pub fn status(arguments: &StatusArguments) -> Result<Outcome> {
         match facts.json {
             true => output::json(&nodes)?,
             false => print_nodes(&nodes),
+        }
+        return Ok(Outcome::Done);
+    }
+    if arguments.owed {
+        let owed = facts.socket.connect().owed()?;
+        match facts.json {
+            true => output::json(&owed)?,
+            false => print_owed(&owed),
         }
         return Ok(Outcome::Done);
     }
@@ -72,6 +80,22 @@ fn print(status: &Status) {
         rows.push(("degraded", coloured(degraded, Colour::Warning)));
     }
     output::pairs(&rows);
+}
+
+fn print_owed(files: &[OwedFile]) {
+    for file in files {
+        let OwedFile { path, bytes, age_s, node, answered_by, servers } = file;
+        output::line(&format!(
+            "{path}: {} for {}, in memory of {node}, in burst buffers of {}; {answered_by} answers \
+             for it",
+            size(*bytes),
+            output::duration(*age_s),
+            servers.join(", ")
+        ));
+    }
+    if files.is_empty() {
+        output::line("the PFS has all");
+    }
 }
 
 fn modes(status: &Status) -> String {

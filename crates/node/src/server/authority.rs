@@ -146,6 +146,7 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
         | AdminRequest::ClusterStatus
         | AdminRequest::MeasureNodes { .. }
         | AdminRequest::HandOn { .. }
+        | AdminRequest::Owed
         | AdminRequest::SetControl { .. }
         | AdminRequest::Files { .. }
         | AdminRequest::Resume
@@ -162,6 +163,8 @@ fn changes_the_node(request: &AdminRequest) -> bool {
         | AdminRequest::Drain { .. }
         | AdminRequest::Govern(_)
         | AdminRequest::SetControl { .. }
+        // It tells names of everybody's files.
+        | AdminRequest::Owed
         // It takes the network for a second.
         | AdminRequest::MeasureNodes { .. }
         | AdminRequest::HandOn { .. }

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::buffer::BufferStatus;
+use crate::buffer::{BufferStatus, OwedFile};
 use crate::cluster::{ClusterStatus, PairReport};
 use crate::control::{ControlStatus, Govern, Governed};
 pub use crate::entry::ConfigEntry;
@@ -97,6 +97,9 @@ pub enum AdminRequest {
     Flush,
     /// The same of all files of the node.
     FlushAll,
+    /// Files in burst buffers that the PFS does not have: those of the node, and those for which it
+    /// answers.
+    Owed,
 }
 
 impl AdminRequest {
@@ -174,6 +177,8 @@ pub enum AdminReply {
     HandedOn(HandOnReport),
     /// To `Flush` and `FlushAll`.
     Flushed(FlushReport),
+    /// To `Owed`, the oldest first.
+    Owed(Vec<OwedFile>),
 }
 
 /// What a flush brought to the PFS.

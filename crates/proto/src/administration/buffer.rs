@@ -29,3 +29,20 @@ pub struct BufferStatus {
     /// Where it listens for programs of its machine, if it does.
     pub address: Option<String>,
 }
+
+/// A file in burst buffers that the PFS does not have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwedFile {
+    /// Path below the PFS directory, as far as it is known.
+    pub path: String,
+    /// Its length; of a file of another node, that of its last sync.
+    pub bytes: u64,
+    /// How long it is owed, or answered for, in seconds.
+    pub age_s: u64,
+    /// The node that has it in memory, and is to write it to the PFS.
+    pub node: String,
+    /// The node that would do so otherwise.
+    pub answered_by: String,
+    /// The nodes with its blocks.
+    pub servers: Vec<String>,
+}

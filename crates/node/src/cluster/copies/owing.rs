@@ -18,6 +18,7 @@ use tidepool_buffer::client::{Client, Keep};
 use tidepool_buffer::key::{BlockName, LAST_BLOCK, PacketKey};
 use tidepool_buffer::placement::Placement;
 use tidepool_cluster::NodeName;
+use tidepool_proto::buffer::OwedFile;
 use tidepool_proto::cluster::CopiesStatus;
 use tidepool_proto::stub::Copies;
 use tidepool_proto::table::BlockState;
@@ -303,6 +304,38 @@ impl Cluster {
             owed.owed_oldest_s = owed.owed_oldest_s.max(Some(since.elapsed().as_secs()));
         }
         *self.copies.owed.lock() = owed;
+    }
+
+    /// Files in burst buffers of this node, and those for which it answers, the oldest first.
+    pub fn owed_files(&self, core: &Core) -> Vec<OwedFile> {
+        let own = self.counted_on(core).into_iter().filter_map(|(copied, id)| {
+            let (since, owing) = (copied.owed_since()?, copied.owing.as_ref()?);
+            let file = core.files.get(id)?;
+            let lower = file.inner.lock().stub.as_ref()?.lower().clone();
+            let path = lower.relative_path_known().unwrap_or_default();
+            Some(OwedFile {
+                path: path.display().to_string(),
+                bytes: file.cached()?.size(),
+                age_s: since.elapsed().as_secs(),
+                node: self.me.to_string(),
+                answered_by: copied.copies.holders.join(", "),
+                servers: owing.servers().map(|(server, _)| server.to_string()).collect(),
+            })
+        });
+        let others = self.copies.held.all().into_iter().filter_map(|copy| {
+            let told = copy.in_buffers()?.told()?;
+            Some(OwedFile {
+                path: copy.path().display().to_string(),
+                bytes: told.length,
+                age_s: copy.since.elapsed().as_secs(),
+                node: copy.owner.to_string(),
+                answered_by: self.me.to_string(),
+                servers: told.servers.into_iter().map(|(server, _)| server).collect(),
+            })
+        });
+        let mut all: Vec<OwedFile> = own.chain(others).collect();
+        all.sort_by_key(|file| std::cmp::Reverse(file.age_s));
+        all
     }
 
     /// A client of all burst buffers that outlast a crash.
