@@ -8,6 +8,7 @@ mod hive;
 mod mapreduce;
 mod notices;
 mod place;
+mod puma;
 mod regression;
 mod report;
 mod spark;
@@ -36,7 +37,7 @@ struct Example {
     run: fn(&mut Place, u64) -> Result<Report>,
 }
 
-const EXAMPLES: [Example; 10] = [
+const EXAMPLES: [Example; 11] = [
     Example {
         name: "terasort",
         about: "TeraGen, TeraSort and TeraValidate on YARN",
@@ -60,6 +61,12 @@ const EXAMPLES: [Example; 10] = [
         about: "RandomWriter, Sort and SortValidator on YARN",
         size_bytes: 128 << 20,
         run: mapreduce::sort,
+    },
+    Example {
+        name: "puma",
+        about: "three programs of PUMA on YARN: word sequences, their index, ratings",
+        size_bytes: 64 << 20,
+        run: puma::run,
     },
     Example {
         name: "spark-kmeans",

@@ -25,7 +25,7 @@ import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
 
-/** The jobs on a few lines whose answers were found by hand; the generators by what they promise. */
+/** The jobs on a few lines whose answers were found by hand, and what the generators promise. */
 public final class PumaTest {
     private static final int RATIO_BYTES = 1 << 20;
 
