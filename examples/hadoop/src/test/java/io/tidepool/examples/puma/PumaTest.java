@@ -52,9 +52,13 @@ public final class PumaTest {
     @Test
     public void filesAreRankedByCountAndThenByName() throws Exception {
         write("counts", "a|b|c|x\t9\na|b|c|y\t10\na|b|c|w\t9\nd|e|f|x\t1\np|q|r|s|x\t2\n");
-        // 10 before 9, though not as text; w before x; a bar in a word belongs to the word.
+        write("equal", "g|h|i|w\t3\ng|h|i|x\t3\nj|k|l|x\t3\nj|k|l|w\t3\n");
+        // 10 before 9, though not as text; w before x, whichever came first; a bar in a word
+        // belongs to the word.
         List<String> expected =
-                List.of("a|b|c\t10|y", "a|b|c\t9|w", "a|b|c\t9|x", "d|e|f\t1|x", "p|q|r|s\t2|x");
+                List.of(
+                        "a|b|c\t10|y", "a|b|c\t9|w", "a|b|c\t9|x", "d|e|f\t1|x", "g|h|i\t3|w",
+                        "g|h|i\t3|x", "j|k|l\t3|w", "j|k|l\t3|x", "p|q|r|s\t2|x");
         assertEquals(expected, answer(new RankedInvertedIndex()));
     }
 
