@@ -1,5 +1,5 @@
-//! `flush`: what is in memory, or in burst buffers, alone comes to the PFS now; and what the buffers
-//! owe.
+//! `flush`: what is in memory, or in burst buffers, alone comes to the PFS now; and what the
+//! buffers owe.
 
 use std::os::fd::OwnedFd;
 

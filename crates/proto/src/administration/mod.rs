@@ -8,4 +8,5 @@ pub mod explanation;
 pub mod files;
 pub mod locality;
 pub mod metric;
+pub mod report;
 pub mod trace;

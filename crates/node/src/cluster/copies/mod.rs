@@ -6,7 +6,8 @@
 //! * `audit`: both sides compare what is counted on and what is held.
 //! * `give_back`: a copy is needed, or its memory, or the node of the file is gone; `replace`: it
 //!   is put in the place of the file, `place`. `claim`: the right to it; `pass`: what a node left
-//!   that had it and is gone, or does not get on (`stuck`); `unsettled`: a copy that may have taken another file's place.
+//!   that had it and is gone, or does not get on (`stuck`); `unsettled`: a copy that may have taken
+//!   another file's place.
 //! * `find`: who has the bytes of a stub that is opened.
 //! * `message`: what is said.
 //!
