@@ -28,25 +28,25 @@ impl Watched {
     /// Whether a claim of this time in memory, and its file, have been like that for too long. Its
     /// file may be taken out of the hands of its node then, as at any time.
     pub fn is_stuck(&self, epoch: u64, claim: &[u8], file: Option<Progress>) -> bool {
-        self.is_stuck_for(epoch, (claim, file), LIMIT)
+        self.is_stuck_at(Instant::now(), epoch, (claim, file))
     }
 
-    fn is_stuck_for(
+    fn is_stuck_at(
         &self,
+        now: Instant,
         epoch: u64,
         (claim, file): (&[u8], Option<Progress>),
-        limit: Duration,
     ) -> bool {
         let mut watched = self.0.lock();
         if watched.len() >= WATCHED_MAX {
-            watched.retain(|_, seen| seen.since.elapsed() < LIMIT * 2);
+            watched.retain(|_, seen| now.saturating_duration_since(seen.since) < LIMIT * 2);
         }
-        let now = || Seen { claim: claim.to_owned(), file, since: Instant::now() };
-        let seen = watched.entry(epoch).or_insert_with(now);
+        let anew = || Seen { claim: claim.to_owned(), file, since: now };
+        let seen = watched.entry(epoch).or_insert_with(anew);
         if (&*seen.claim, seen.file) != (claim, file) {
-            *seen = now();
+            *seen = anew();
         }
-        seen.since.elapsed() >= limit
+        now.saturating_duration_since(seen.since) >= LIMIT
     }
 }
 
@@ -56,16 +56,13 @@ mod tests {
 
     #[test]
     fn a_claim_that_gets_on_is_waited_for_and_one_that_does_not_is_stuck() {
-        let watched = Watched::default();
-        let limit = Duration::from_millis(50);
-        let is_stuck =
-            |claim: &[u8], file| watched.is_stuck_for(7, (claim, Some((file, 0, 0))), limit);
-        assert!(!is_stuck(b"n1", 1));
-        std::thread::sleep(limit * 2);
-        assert!(!is_stuck(b"n1", 2) && !is_stuck(b"n1", 2), "its file is longer");
-        std::thread::sleep(limit * 2);
-        assert!(!is_stuck(b"n2", 2), "another one");
-        std::thread::sleep(limit * 2);
-        assert!(is_stuck(b"n2", 2));
+        let (watched, begun) = (Watched::default(), Instant::now());
+        let is_stuck = |after: u32, claim: &[u8], length| {
+            watched.is_stuck_at(begun + LIMIT * after, 7, (claim, Some((length, 0, 0))))
+        };
+        assert!(!is_stuck(0, b"n1", 1));
+        assert!(!is_stuck(1, b"n1", 2), "its file is longer");
+        assert!(!is_stuck(2, b"n2", 2), "another one");
+        assert!(is_stuck(3, b"n2", 2));
     }
 }
