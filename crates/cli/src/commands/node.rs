@@ -296,8 +296,21 @@ pub fn drain(arguments: &DrainArguments) -> Result<Outcome> {
         None => None,
     };
     let status = node.status()?;
-    let done = "drained: all data is on the PFS, new opens are refused until `node drain --undo`";
-    report_drain(&status, handed_on, facts.json, done)
+    report_drain(&status, handed_on, facts.json, &drained_words(&status))
+}
+
+/// That it is drained, and what its burst buffer has for others.
+fn drained_words(status: &Status) -> String {
+    let refused = "new opens are refused until `node drain --undo`";
+    let answered_for = status.cluster.as_ref().map_or(0, |cluster| cluster.copies.answered_for);
+    match answered_for {
+        0 => format!("drained: all data is on the PFS, {refused}"),
+        files => format!(
+            "drained: all data of this node is on the PFS, {refused}; {} of other nodes stay on \
+             the disk of its burst buffer (`tidepool status --owed`)",
+            output::count(files, "file")
+        ),
+    }
 }
 
 /// What the others took over, in words.
