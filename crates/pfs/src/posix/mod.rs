@@ -1,6 +1,7 @@
 //! Any mounted POSIX file system as a lower store. Opens the directory, finds out what its mount
 //! offers, and checks every descriptor that it is given. Refuses to be stacked on itself.
 
+mod attributes;
 mod clock;
 mod direct;
 mod file;

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use tidepool_proto::{Error, ErrorKind, Result};
 
+use super::attributes::Attributes;
 use super::clock::FileSystemClock;
 use super::direct::FillPool;
 use super::names::DurableNames;
@@ -60,6 +61,7 @@ pub(crate) struct Shared {
     pub(super) features: Features,
     pub(super) options: PosixOptions,
     pub(super) clock: FileSystemClock,
+    pub(super) attributes: Attributes,
     pub(super) fills: FillPool,
     pub(super) names: DurableNames,
     pub(super) layout: LayoutBackend,
@@ -133,6 +135,7 @@ impl Shared {
             features,
             options,
             clock,
+            attributes: Attributes::default(),
         })
     }
 
