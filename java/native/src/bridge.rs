@@ -4,7 +4,7 @@
 //! `NativeFailure.java` decides which exception an error becomes.
 
 use std::any::Any;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use jni::errors::ErrorPolicy;
@@ -102,6 +102,11 @@ impl<T: Default> ErrorPolicy<T, Failure> for Throw {
         }
         match failure {
             Failure::Product { error, path } => throw_surely(env, &error, &path),
+            // What the JVM threw was caught; there may be heap again by now.
+            Failure::Machine(jni::errors::Error::JniCall(jni::errors::JniError::NoMemory)) => {
+                let text = "no heap for what the native library answers";
+                throw_plainly(env, c"java/lang/OutOfMemoryError", text);
+            }
             Failure::Machine(error) => {
                 let error = Error::new(ErrorKind::Internal, "calling Java", error.to_string());
                 throw_surely(env, &error, "");
@@ -162,6 +167,11 @@ fn throw_surely(env: &mut Env<'_>, error: &Error, path: &str) {
         return;
     }
     let text = if path.is_empty() { error.to_string() } else { format!("{path}: {error}") };
+    throw_plainly(env, c"java/io/IOException", &text);
+}
+
+/// Throws an exception of a class of the JVM's, or another one where that fails.
+fn throw_plainly(env: &mut Env<'_>, class: &CStr, text: &str) {
     // Modified UTF-8, which plain ASCII is too.
     let text: String =
         text.chars().map(|it| if it.is_ascii() && it != '\0' { it } else { '?' }).collect();
@@ -170,7 +180,7 @@ fn throw_surely(env: &mut Env<'_>, error: &Error, path: &str) {
     // SAFETY: the environment is this thread's with no exception pending; both texts end with NUL.
     // Either call leaves an exception pending where it fails.
     unsafe {
-        let class = ((**raw).v1_2.FindClass)(raw, c"java/io/IOException".as_ptr());
+        let class = ((**raw).v1_2.FindClass)(raw, class.as_ptr());
         if !class.is_null() {
             ((**raw).v1_2.ThrowNew)(raw, class, text.as_ptr());
         }
