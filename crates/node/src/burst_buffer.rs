@@ -89,6 +89,11 @@ impl BurstBuffer {
         &self.notes
     }
 
+    /// Most bytes in its memory.
+    pub fn memory_bytes(&self) -> u64 {
+        self.config.memory_bytes
+    }
+
     /// Which start of it this is.
     pub fn start_number(&self) -> u64 {
         self.shared().start()

@@ -110,7 +110,7 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
         Asked::Facts => {
             let facts = buffer.map(|buffer| Facts {
                 is_on_disk: buffer.is_on_disk(),
-                memory_bytes: buffer.status().memory_limit_bytes,
+                memory_bytes: buffer.memory_bytes(),
                 start: buffer.start_number(),
             });
             postcard::to_stdvec(&facts).unwrap_or_default()
@@ -136,18 +136,22 @@ impl Cluster {
             if node == self.me || !self.proofs.holds(&node) || is_known() {
                 continue;
             }
-            let facts = self.ask_for_facts(&node);
-            let before = self.buffers.known.lock().insert(node.clone(), (facts, Instant::now()));
+            let answer = self.ask_for_facts(&node);
+            let mut known = self.buffers.known.lock();
+            // One that does not answer has what it had, as long as it is a member.
+            let facts = answer.unwrap_or_else(|| known.get(&node).and_then(|(facts, _)| *facts));
+            let before = known.insert(node.clone(), (facts, Instant::now()));
             if facts.is_some() && before.is_none_or(|(before, _)| before != facts) {
                 tracing::info!(%node, ?facts, "it has a burst buffer");
             }
         }
     }
 
-    fn ask_for_facts(&self, node: &NodeName) -> Option<Facts> {
+    /// Whether a node has a burst buffer; the outer `None` where it does not answer.
+    fn ask_for_facts(&self, node: &NodeName) -> Option<Option<Facts>> {
         let request = threads::about_buffers(&postcard::to_stdvec(&Asked::Facts).ok()?);
         let reply = self.transport.call(node.as_str(), &request, self.config.peer_timeout).ok()?;
-        postcard::from_bytes::<Option<Facts>>(&reply).ok()?
+        postcard::from_bytes(&reply).ok()
     }
 
     /// The other nodes that are there and have a burst buffer whose blocks outlast a crash, with
