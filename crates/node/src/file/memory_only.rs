@@ -204,7 +204,9 @@ pub fn write(
 ) -> Result<bool> {
     let end = offset + data.len() as u64;
     let size = cached.size().max(end);
-    if let Some(copied) = copied_of(file) {
+    let stub = file.inner.lock().stub.clone();
+    let copied = stub.as_ref().and_then(|stub| stub.copied());
+    if let Some(copied) = copied {
         copied.note_write(offset..end);
     }
     let segment = cached.segment_or_create(&core.store)?.clone();
@@ -244,11 +246,8 @@ pub fn write(
         at = upto;
     }
     cached.set_size(size);
-    let stub = file.inner.lock().stub.clone();
-    if let (Some(stub), Some(cluster)) = (stub, core.cluster())
-        && let Some(copied) = stub.copied()
-    {
-        cluster.push_ahead(core, copied, cached, &stub);
+    if let (Some(stub), Some(copied), Some(cluster)) = (&stub, copied, core.cluster()) {
+        cluster.push_ahead(core, copied, cached, stub);
     }
     Ok(true)
 }
