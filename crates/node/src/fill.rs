@@ -274,7 +274,9 @@ impl Job {
         buffer: &mut [u8],
         length: usize,
     ) -> Result<Option<Level>> {
-        let (read, level) = match self.ask_peers(core, &mut buffer[..length]) {
+        let is_from_memory = self.ask_peers(core, &mut buffer[..length])
+            || self.ask_buffers(core, offset, &mut buffer[..length]);
+        let (read, level) = match is_from_memory {
             true => (length, Level::Peer),
             false => (self.transfer(core, offset, buffer)?, Level::Pfs),
         };
@@ -292,6 +294,13 @@ impl Job {
         self.ticket.origin == Origin::Servers
             && !self.ticket.is_for_peer()
             && cluster.fetch(core, &self.cached, &self.ticket, bytes)
+    }
+
+    /// Whether burst buffers gave the block.
+    fn ask_buffers(&self, core: &Core, offset: u64, bytes: &mut [u8]) -> bool {
+        let Some(cluster) = core.cluster() else { return false };
+        self.ticket.origin == Origin::Servers
+            && cluster.fetch_clean(core, &self.cached, offset, bytes)
     }
 
     /// Reads a block in pieces of the transfer size; short only at the end of the file, or where

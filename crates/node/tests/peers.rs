@@ -207,6 +207,8 @@ fn a_list_without_this_node_or_a_key_for_all_to_read_is_refused() {
                 peer_port: 7478,
                 peer_timeout: Duration::from_millis(500),
                 is_integrity_full: false,
+                buffer_local_bytes: u64::MAX,
+                buffer_servers: Vec::new(),
                 tls: None,
                 node_address: None,
             });

@@ -21,7 +21,7 @@ use self::connection::Connection;
 use crate::key::{BlockName, PacketKey, flag};
 use crate::placement::{Placement, Pool};
 
-pub use self::stream::{Connect, Stream, messages, tcp};
+pub use self::stream::{Connect, Stream, messages, tcp, tcp_by_name};
 
 /// How a client works.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! [`Stream`]: the way to a server.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 /// See the module's documentation. What is written is there for the server when something is read.
@@ -42,6 +42,15 @@ pub fn tcp(address: SocketAddr) -> Connect {
         let stream = TcpStream::connect_timeout(&address, limit)?;
         stream.set_nodelay(true)?;
         Ok(Box::new(stream))
+    })
+}
+
+/// The same, to a host and a port, which are looked up each time.
+pub fn tcp_by_name(address: String) -> Connect {
+    Box::new(move |limit| {
+        let none = || io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+        let address = address.to_socket_addrs()?.next().ok_or_else(none)?;
+        tcp(address)(limit)
     })
 }
 

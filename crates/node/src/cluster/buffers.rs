@@ -170,6 +170,26 @@ impl Cluster {
         on_disk.filter(|(node, _)| is_there(node)).map(member).collect()
     }
 
+    /// All nodes that are there and have a burst buffer, on a disk or not, with their shares; this
+    /// one may be among them.
+    pub(super) fn all_buffer_nodes(&self) -> Vec<Member> {
+        let known = self.buffers.known.lock().clone();
+        let members = self.members.lock();
+        let is_there = |node: &NodeName| members.is_alive(node) && self.proofs.holds(node);
+        let others = known.into_iter().filter(|(node, _)| is_there(node));
+        let others = others.filter_map(|(node, (facts, _))| Some((node, facts?.memory_bytes)));
+        let core = self.core.upgrade();
+        let own = core.as_ref().and_then(|core| core.burst_buffer.as_ref());
+        let own = own.map(|buffer| (self.me.clone(), buffer.memory_bytes()));
+        let mut all: Vec<_> = others.chain(own).collect();
+        all.sort_unstable();
+        let member = |(node, bytes): (NodeName, u64)| Member {
+            name: node.to_string(),
+            weight: bytes as f64,
+        };
+        all.into_iter().map(member).collect()
+    }
+
     /// A client of the burst buffers of these nodes, of which this one may be one.
     ///
     /// # Errors
@@ -187,7 +207,7 @@ impl Cluster {
         Ok(Client::new(pool, ways, settings))
     }
 
-    fn way_to(&self, node: &str) -> Result<Connect, String> {
+    pub(super) fn way_to(&self, node: &str) -> Result<Connect, String> {
         if node == self.me.as_str() {
             let core = self.core.upgrade().ok_or("it ends")?;
             let buffer = core.burst_buffer.as_ref().ok_or("this node has no burst buffer now")?;

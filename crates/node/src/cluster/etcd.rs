@@ -213,6 +213,8 @@ mod tests {
             peer_port: 7478,
             peer_timeout: LIMIT,
             is_integrity_full: false,
+            buffer_local_bytes: u64::MAX,
+            buffer_servers: Vec::new(),
             tls: None,
         };
         let name = NodeName::new("n1").expect("a name");

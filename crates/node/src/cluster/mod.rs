@@ -37,6 +37,7 @@
 
 mod beneath;
 mod buffers;
+pub mod clean;
 pub(crate) mod copies;
 mod etcd;
 mod fetch;
@@ -73,6 +74,7 @@ use crate::counters::Counter;
 use crate::node::Node;
 
 use buffers::Buffers;
+use clean::CleanCopies;
 use copies::FileCopies;
 use holdings::Holdings;
 use join::Proofs;
@@ -106,6 +108,8 @@ pub struct Cluster {
     /// Copies of memory-only files, here and elsewhere.
     pub(crate) copies: FileCopies,
     buffers: Buffers,
+    /// Of files that the PFS has.
+    pub(crate) clean: CleanCopies,
     /// For threads that end before it.
     myself: Weak<Cluster>,
     holdings: Holdings,
@@ -162,6 +166,7 @@ impl Cluster {
         self.members.lock().leave(self.now());
         self.signal.raise();
         self.copies.stop();
+        self.clean.stop();
         // Its connections end with what they are doing, for which they may look at it.
         let server = self.server.lock().take();
         drop(server);

@@ -207,6 +207,7 @@ impl Cluster {
             recalls: Default::default(),
             copies: Default::default(),
             buffers: Default::default(),
+            clean: Default::default(),
             holdings: Default::default(),
             counts: Counts::default(),
             asking: Default::default(),

@@ -53,6 +53,7 @@ impl Cluster {
             location_bytes: counters.entry_bytes,
             queued_bytes: self.queued_bytes(),
             copies: self.copies.status(),
+            clean_copies: self.clean.status(),
             changes_shown: self.sight.last(),
         }
     }

@@ -53,6 +53,8 @@ impl Fixture {
             peer_port: 7478,
             peer_timeout: Duration::from_millis(500),
             is_integrity_full: false,
+            buffer_local_bytes: u64::MAX,
+            buffer_servers: Vec::new(),
             tls: None,
             node_address: None,
         });

@@ -15,7 +15,7 @@ use tidepool_peer::datagram::{Opener, Sealer};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::etcd::Etcd;
-use super::{Cluster, buffers, copies, measure, recall, spread};
+use super::{Cluster, buffers, clean, copies, measure, recall, spread};
 
 /// First byte of a request: about locations, about the file by which a node is known, or for its
 /// facts and counters.
@@ -44,6 +44,8 @@ const DATAGRAM_BYTES_MAX: usize = 2048;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// The same while a member is not known yet.
 const LOOK_INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// Threads that send clean copies to burst buffers.
+const CLEAN_THREADS: usize = 2;
 /// Calls that wait to be made; beyond it the oldest is given up.
 const CALLS_MAX: usize = 1024;
 
@@ -195,6 +197,9 @@ pub fn start(cluster: &Arc<Cluster>, datagrams: Datagrams) -> Result<()> {
     spawn(cluster, "member-calls", move |cluster| run_calls(cluster, &for_caller))?;
     spawn(cluster, "member-looks", run_looks)?;
     let mut memory = copies::Follow::default();
+    for _ in 0..CLEAN_THREADS {
+        spawn(cluster, "clean-copies", clean::step)?;
+    }
     spawn(cluster, "copies", move |cluster| copies::follow(cluster, &mut memory))
 }
 

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tidepool_proto::{BytesByLevel, FileId, Level, Result, Version};
 use tidepool_store::{Owner, Segment, Store};
 
+use crate::cluster::clean::{Found, Writing};
 use crate::server_loads::KnownPlacement;
 use crate::ticket::{Filled, Ticket};
 
@@ -45,6 +46,10 @@ pub struct CachedVersion {
     unread_blocks: AtomicUsize,
     /// Which data servers have its bytes.
     pub(crate) placement: KnownPlacement,
+    /// Packets of it that burst buffers get while it is written.
+    pub(crate) writing: Mutex<Option<Arc<Writing>>>,
+    /// Where burst buffers have it.
+    pub(crate) clean: Mutex<Option<Found>>,
     /// Fills under way, by block.
     pub(crate) fills: Mutex<HashMap<u64, Arc<Ticket>>>,
     /// Small reads that missed, by block, so that a hot block is fetched whole in the end.
@@ -88,6 +93,8 @@ impl CachedVersion {
             unread: Mutex::new(HashMap::new()),
             unread_blocks: AtomicUsize::new(0),
             placement: KnownPlacement::default(),
+            writing: Mutex::default(),
+            clean: Mutex::default(),
             fills: Mutex::new(HashMap::new()),
             misses: Mutex::new(HashMap::new()),
         }

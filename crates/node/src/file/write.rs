@@ -17,6 +17,7 @@ use super::handle::Handle;
 use super::state::Inner;
 use super::written::Written;
 use super::{behind, length, memory_only, placing};
+use crate::cluster::clean::{self, Change};
 use crate::metadata_change::NotificationWait;
 
 /// Longest gap beyond the old end of a file that is looked through for bytes of others.
@@ -126,6 +127,11 @@ impl Handle {
         cached.set_version(*now);
         self.core.check_racy(cached, now);
         self.core.buffers.discard(cached.number);
+    }
+
+    /// Notes a change for the clean copies of the file. Before it is recorded.
+    fn note_change(&self, gate: &ExclusiveGate<'_>, cached: &CachedVersion, change: Change) {
+        clean::note_change(&self.core, gate, cached, self.write_mode, change);
     }
 
     /// The version after a change of ours, if the file is as that alone leaves it. Else another
@@ -292,7 +298,9 @@ impl Handle {
             self.invalidate(gate);
             return Ok(done);
         }
+        self.note_change(gate, cached, Change::Written(at..at + data.len() as u64, size_before));
         self.changed_by_us(gate, cached, &now);
+        clean::send(&self.core, &self.file, cached, false);
         Ok(done)
     }
 
@@ -350,6 +358,7 @@ impl Handle {
             self.invalidate(gate);
             return Ok(());
         }
+        self.note_change(gate, cached, Change::Resized(size, grown.size_before));
         self.changed_by_us(gate, cached, &now);
         Ok(())
     }
@@ -451,6 +460,7 @@ impl Handle {
             }
         }
         drop(inner);
+        self.note_change(gate, cached, Change::Other);
         self.changed_by_us(gate, cached, &now);
         Ok(())
     }
@@ -524,14 +534,15 @@ impl Handle {
                 return Ok(());
             }
         }
-        let _changing = self.file.close_gate();
+        let changing = self.file.close_gate();
         let mut inner = self.file.inner.lock();
-        match inner.cached.clone() {
-            Some(cached) if !cached.is_memory_only() && cached.admit => {
-                inner.capture.settle(&self.core.store, &cached)
-            }
-            _ => Ok(()),
-        }
+        let cached = inner.cached.clone();
+        let cached = cached.filter(|cached| !cached.is_memory_only() && cached.admit);
+        let Some(cached) = cached else { return Ok(()) };
+        inner.capture.settle(&self.core.store, &cached)?;
+        drop((inner, changing));
+        clean::send(&self.core, &self.file, &cached, need == Some(Need::Counted));
+        Ok(())
     }
 
     /// Syncs the file by this open, and by all others where the PFS syncs what an open wrote by

@@ -123,6 +123,8 @@ impl Nodes {
                     is_integrity_full: false,
                     tls: None,
                     node_address: None,
+                    buffer_local_bytes: u64::MAX,
+                    buffer_servers: Vec::new(),
                 });
                 change(number, config);
             });

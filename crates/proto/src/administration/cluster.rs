@@ -37,6 +37,9 @@ pub struct ClusterStatus {
     /// Copies of memory-only files on other nodes.
     #[serde(default)]
     pub copies: CopiesStatus,
+    /// Clean copies in burst buffers.
+    #[serde(default)]
+    pub clean_copies: CleanCopiesStatus,
     /// Whether changes of another node show here, once that was looked at.
     #[serde(default)]
     pub changes_shown: Option<ChangesShown>,
@@ -69,6 +72,15 @@ pub struct CopiesStatus {
     /// Files of other nodes for which this one answers, beside `held`.
     #[serde(default)]
     pub answered_for: u64,
+}
+
+/// Clean copies in burst buffers, of files that were written in mode `adw` or `bld`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CleanCopiesStatus {
+    /// Bytes that this node sent to burst buffers.
+    pub pushed_bytes: u64,
+    /// Bytes that it had from there instead of from the PFS.
+    pub fetched_bytes: u64,
 }
 
 /// How soon what another node wrote to the PFS showed at this one.

@@ -226,6 +226,12 @@ const PLAIN: &[MetricSpec] = &metrics! {
     "tidepool_owed_answered_for" Gauge ""
         |s| of_cluster(s, |cluster| cluster.copies.answered_for),
         "Files in burst buffers that this node would bring to the PFS if theirs went.";
+    "tidepool_clean_copies_pushed_bytes_total" Counter "bytes"
+        |s| of_cluster(s, |cluster| cluster.clean_copies.pushed_bytes),
+        "Bytes written in mode `adw` or `bld` that this node sent to burst buffers.";
+    "tidepool_clean_copies_fetched_bytes_total" Counter "bytes"
+        |s| of_cluster(s, |cluster| cluster.clean_copies.fetched_bytes),
+        "Bytes that this node had from burst buffers instead of from the PFS.";
     "tidepool_buffer_memory_bytes" Gauge "bytes"
         |s| of_buffer(s, |buffer| buffer.memory_bytes),
         "Memory of the burst buffer in use.";

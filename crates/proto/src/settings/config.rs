@@ -168,6 +168,11 @@ pub struct ClusterConfig {
     pub is_integrity_full: bool,
     /// Where the certificates are; `None` encrypts nothing.
     pub tls: Option<PeerTlsConfig>,
+    /// Resident bytes beyond which what is written in mode `bld` stays in burst buffers alone.
+    pub buffer_local_bytes: u64,
+    /// Servers of memcached that take the place of burst buffers in modes `adw` and `bld`: hosts and
+    /// ports.
+    pub buffer_servers: Vec<String>,
 }
 
 /// A burst buffer for what jobs on all nodes write.

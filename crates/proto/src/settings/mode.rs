@@ -1,4 +1,5 @@
-//! The six modes, three ways to write and three ways to read, and a scheme of the burst buffer.
+//! The six modes, three ways to write and three ways to read, and the schemes of the burst
+//! buffer.
 //!
 //! Sources: modes (a) to (f) of the two-level storage paper, section 3.2; schemes of the paper on
 //! the burst buffer, section III.
@@ -18,6 +19,11 @@ pub enum WriteMode {
     /// Scheme ALW of the burst buffer: as `Memory`, and a sync or close returns when another node's
     /// burst buffer has it on its disk; the PFS gets it soon after.
     Alw,
+    /// Scheme ADW: as `Through`, and burst buffers get copies of what was written, for readers on
+    /// other nodes.
+    Adw,
+    /// Scheme BLD: the same, and no more than a part of this node's memory is filled by it.
+    Bld,
     /// Mode (b): straight to the PFS, nothing kept.
     Bypass,
     /// Mode (c): PFS and store together; `close` returns when the PFS has it, synced.
@@ -121,7 +127,7 @@ macro_rules! named {
 }
 
 named!(WriteMode, "write mode",
-    "memory" => WriteMode::Memory, "alw" => WriteMode::Alw, "bypass" => WriteMode::Bypass,
-    "through" => WriteMode::Through);
+    "memory" => WriteMode::Memory, "alw" => WriteMode::Alw, "adw" => WriteMode::Adw,
+    "bld" => WriteMode::Bld, "bypass" => WriteMode::Bypass, "through" => WriteMode::Through);
 named!(ReadMode, "read mode",
     "memory" => ReadMode::Memory, "bypass" => ReadMode::Bypass, "two-level" => ReadMode::TwoLevel);

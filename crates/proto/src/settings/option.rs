@@ -25,7 +25,7 @@ pub const POLICIES: [(&str, &str); 6] = [
 ];
 const POLICY_NAMES: &[&str] = &["lru", "lfu", "s3fifo", "cyclic", "fixed", "adaptive"];
 pub(crate) const READ_MODES: &[&str] = &["two-level", "memory", "bypass"];
-pub(crate) const WRITE_MODES: &[&str] = &["through", "memory", "alw", "bypass"];
+pub(crate) const WRITE_MODES: &[&str] = &["through", "memory", "alw", "adw", "bld", "bypass"];
 const FEATURES: &[&str] = &["auto", "on", "off"];
 const BACKINGS: &[&str] = &["auto", "memfd", "tmpfs"];
 const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
@@ -342,8 +342,10 @@ table! {
         "Where reads may come from: the nearest copy (two-level), resident bytes only (memory), \
          or always the PFS (bypass).";
     write_mode: OptionKind::Choice(WRITE_MODES), "", Some("through"), false,
-        "Where writes go: PFS and store, synced at close (through), the store alone (memory), the \
-         store and the burst buffer of another node (alw), or the PFS alone (bypass).";
+        "Where writes go: PFS and store, synced at close (through), with copies in burst buffers \
+         for readers elsewhere (adw), of which a part of this node's memory is filled at most \
+         (bld); the store alone (memory), or with the burst buffer of another node (alw); or the \
+         PFS alone (bypass).";
     block_bytes: OptionKind::Bytes { min: 2 * MIB, max: GIB, step: 2 * MIB }, "bytes",
         Some("4MiB"), false,
         "Unit of residency, transfer and eviction.";
@@ -472,6 +474,12 @@ table! {
         "Address on loopback at which the burst buffer serves programs of this machine that speak \
          memcached's protocol, as a cache beside the blocks of files, of which it gives and takes \
          none there. None by default.";
+    buffer_local_bytes: OptionKind::Bytes { min: 0, max: u64::MAX, step: 1 }, "bytes", None, false,
+        "Memory of the store beyond which what is written in mode `bld` stays in burst buffers \
+         alone; by default a quarter of the machine's.";
+    buffer_servers: OptionKind::Text, "", None, false,
+        "Servers of memcached that take the place of burst buffers in modes `adw` and `bld`, as \
+         `HOST:PORT,HOST:PORT`. Who reaches them can read what is there, and not change it unseen.";
     metrics_address: OptionKind::Address, "", None, false,
         "Address of the Prometheus endpoint; none by default.";
     log_level: OptionKind::Choice(LOG_LEVELS), "", Some("info"), true,

@@ -11,6 +11,10 @@ use crate::option::{OPTIONS, RawOptions, Setting};
 use crate::resolve::{Machine, Reader, path};
 use crate::size::ByteSize;
 
+/// Part of the machine's memory that files of mode `bld` may fill: one in so many (the paper takes
+/// 3 of 12 GiB, and 6 of 32).
+const LOCAL_SHARE: u64 = 4;
+
 /// The other nodes, where any are named, and the burst buffer, where the node has one.
 pub fn configs(
     options: &RawOptions,
@@ -33,6 +37,11 @@ fn cluster_config(options: &RawOptions, machine: &Machine) -> Result<Option<Clus
     let node_address = o.optional("node_address", &options.node_address)?;
     let key_file = path(&o, "cluster_key_file", &options.cluster_key_file, machine)?;
     let tls = peer_tls_config(options, machine)?;
+    let buffer_local_bytes = match &options.buffer_local_bytes {
+        None => machine.memory_bytes / LOCAL_SHARE,
+        set => o.bytes("buffer_local_bytes", set)?,
+    };
+    let buffer_servers = buffer_servers(&o, options)?;
     let Some(nodes) = o.optional("cluster_nodes", &options.cluster_nodes)? else {
         return Ok(None);
     };
@@ -48,7 +57,28 @@ fn cluster_config(options: &RawOptions, machine: &Machine) -> Result<Option<Clus
         peer_timeout: Duration::from_millis(peer_timeout_ms),
         is_integrity_full: integrity == "full",
         tls,
+        buffer_local_bytes,
+        buffer_servers,
     }))
+}
+
+/// Each with a port.
+fn buffer_servers(o: &Reader, options: &RawOptions) -> Result<Vec<String>> {
+    let Some(setting) = &options.buffer_servers else { return Ok(Vec::new()) };
+    let servers = setting.text.split(',').map(str::trim).filter(|server| !server.is_empty());
+    let servers: Vec<String> = servers.map(str::to_owned).collect();
+    let has_port = |server: &String| {
+        server.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0)
+        })
+    };
+    match servers.iter().all(has_port) && !servers.is_empty() {
+        true => Ok(servers),
+        false => {
+            let why = "is no list of hosts with ports";
+            Err(o.invalid("buffer_servers", setting, why, "HOST:11211,HOST:11211"))
+        }
+    }
 }
 
 /// All three files, or none.
@@ -106,8 +136,11 @@ pub fn check_write_mode(
     setting: &Option<Setting>,
     has_other_nodes: bool,
 ) -> Result<()> {
-    let alw = setting.as_ref().filter(|setting| setting.text.trim() == WriteMode::Alw.name());
-    match alw.filter(|_| !has_other_nodes) {
+    let is_scheme = |setting: &&Setting| {
+        let schemes = [WriteMode::Alw, WriteMode::Adw, WriteMode::Bld];
+        schemes.iter().any(|scheme| setting.text.trim() == scheme.name())
+    };
+    match setting.as_ref().filter(is_scheme).filter(|_| !has_other_nodes) {
         Some(setting) => {
             let why = "is for nodes that have others with a burst buffer";
             Err(reader.invalid(

@@ -66,7 +66,8 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         cluster_nodes: _, cluster_name: _, cluster_key_file: _, node_name: _, node_address: _,
         peer_port: _, peer_timeout_ms: _, peer_integrity: _, peer_tls_certificate_file: _,
         peer_tls_private_key_file: _, peer_tls_authority_file: _, buffer_bytes: _,
-        buffer_directory: _, buffer_disk_bytes: _, buffer_address: _, client_descriptors_max: _,
+        buffer_directory: _, buffer_disk_bytes: _, buffer_address: _, buffer_local_bytes: _,
+        buffer_servers: _, client_descriptors_max: _,
         user_pinned_bytes_max: _, client_requests_max: _, user_connections_max: _,
     } = options;
     let pfs = path(&o, "pfs", &pfs, machine)?.ok_or_else(|| o.missing("pfs", "--pfs DIR"))?;

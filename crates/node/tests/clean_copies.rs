@@ -1,0 +1,224 @@
+//! Tests of write modes `adw` and `bld`: the PFS has the bytes when a file is closed, and readers
+//! on other nodes have them from burst buffers.
+
+mod support;
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::content;
+use support::nodes::*;
+use tidepool_node::Node;
+use tidepool_proto::admin::{AdminRequest, AdminService};
+use tidepool_proto::cluster::CleanCopiesStatus;
+use tidepool_proto::config::{BufferConfig, NodeConfig};
+use tidepool_proto::{Access, FileService, OpenFile, OpenRequest, WriteMode};
+
+/// Bytes of a packet, which this test knows of.
+const PACKET: u64 = 512 << 10;
+
+/// Nodes of which all but the first have a burst buffer in memory.
+struct Cluster(Nodes);
+
+fn cluster_with(count: usize, mode: WriteMode, change: impl Fn(&mut NodeConfig)) -> Cluster {
+    let nodes = Nodes::with(count, |node, config| {
+        config.write_mode = mode;
+        let (memory_bytes, disk_bytes) = (64 << 20, 1 << 30);
+        let buffer = BufferConfig { memory_bytes, directory: None, disk_bytes, address: None };
+        config.buffer = (node > 0).then_some(buffer);
+        change(config);
+    });
+    nodes.wait_joined();
+    let cluster = Cluster(nodes);
+    // Until all know of all buffers.
+    (0..count).for_each(|node| cluster.wait_for_buffers(node));
+    cluster
+}
+
+impl Cluster {
+    fn wait_for_buffers(&self, node: usize) {
+        let name = format!("probe-{node}");
+        until("the buffers are known", || {
+            let before = self.clean(node).pushed_bytes;
+            self.write(node, &name, &content(1, 4 * PACKET as usize));
+            std::thread::sleep(Duration::from_millis(50));
+            self.clean(node).pushed_bytes > before
+        });
+        std::fs::remove_file(self.0.pfs(&name)).unwrap();
+    }
+
+    fn open_to_write(&self, node: usize, name: &str) -> Arc<dyn OpenFile> {
+        let path = self.0.pfs(name);
+        let created = !path.exists();
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(false).mode(0o640);
+        let lower = options.open(path).unwrap().into();
+        let access = Access::ReadWrite;
+        let request = OpenRequest { access, created, ..OpenRequest::to_read(lower, 0) };
+        self.0.nodes[node].open(request).unwrap()
+    }
+
+    /// Writes a file, until its packets were sent: what is evicted before is not.
+    fn write_with_copies(&self, node: usize, name: &str, bytes: &[u8]) {
+        let before = self.clean(node).pushed_bytes;
+        self.write(node, name, bytes);
+        let is_sent = || self.clean(node).pushed_bytes >= before + bytes.len() as u64;
+        until("it was sent", is_sent);
+    }
+
+    /// Writes a file piece by piece, and closes it.
+    fn write(&self, node: usize, name: &str, bytes: &[u8]) {
+        let file = self.open_to_write(node, name);
+        let step = 300_000;
+        for (number, piece) in bytes.chunks(step).enumerate() {
+            file.write_at((number * step) as u64, piece).unwrap();
+        }
+        file.flush().unwrap();
+    }
+
+    fn clean(&self, node: usize) -> CleanCopiesStatus {
+        self.0.cluster(node).clean_copies
+    }
+
+    /// Bytes that any node had from burst buffers: one may ask another one to bring them in.
+    fn fetched_bytes(&self) -> u64 {
+        (0..self.0.nodes.len()).map(|node| self.clean(node).fetched_bytes).sum()
+    }
+
+    /// Reads a file which no node has in its store; what came from burst buffers.
+    fn read_anew(&self, node: usize, name: &str, expected: &[u8]) -> u64 {
+        for node in &self.0.nodes {
+            node.admin(AdminRequest::EvictAll, None, 0).unwrap();
+        }
+        let before = self.fetched_bytes();
+        assert!(self.0.read(node, name).0 == expected, "{name} on node {node}");
+        self.fetched_bytes() - before
+    }
+
+    /// Until all of a file, written on the first node, comes from burst buffers on another one.
+    fn wait_for_copies(&self, node: usize, name: &str, expected: &[u8]) {
+        until("it comes from burst buffers", || {
+            self.read_anew(node, name, expected) == expected.len() as u64
+        });
+    }
+}
+
+fn is_read_from_buffers_when_its_writer_is_gone(mode: WriteMode) {
+    let cluster = cluster_with(3, mode, |_| ());
+    let bytes = content(3, 7 * PACKET as usize + 77);
+    cluster.write_with_copies(0, "file", &bytes);
+    assert!(std::fs::read(cluster.0.pfs("file")).unwrap() == bytes, "the PFS has it");
+    cluster.wait_for_copies(1, "file", &bytes);
+    cluster.0.nodes[0].stop();
+    let from_pfs = || cluster.0.pfs_read_bytes(1) + cluster.0.pfs_read_bytes(2);
+    let before = from_pfs();
+    assert_eq!(cluster.read_anew(2, "file", &bytes), bytes.len() as u64);
+    assert_eq!(from_pfs(), before, "nothing came from the PFS");
+}
+
+#[test]
+fn a_file_of_mode_adw_is_read_from_buffers_when_its_writer_is_gone() {
+    is_read_from_buffers_when_its_writer_is_gone(WriteMode::Adw);
+}
+
+#[test]
+fn a_file_of_mode_bld_is_read_from_buffers_when_its_writer_is_gone() {
+    is_read_from_buffers_when_its_writer_is_gone(WriteMode::Bld);
+}
+
+#[test]
+fn what_is_written_after_a_record_is_never_read_as_it_was() {
+    let cluster = cluster_with(3, WriteMode::Adw, |_| ());
+    let mut bytes = content(4, 9 * PACKET as usize + 5);
+    cluster.write_with_copies(0, "file", &bytes);
+    cluster.wait_for_copies(1, "file", &bytes);
+    // An overwrite, a cut within a packet, a hole behind it, and an end.
+    let file = cluster.open_to_write(0, "file");
+    file.write_at(2 * PACKET + 9, b"over").unwrap();
+    bytes[2 * PACKET as usize + 9..][..4].copy_from_slice(b"over");
+    for node in [1, 2] {
+        cluster.read_anew(node, "file", &bytes);
+    }
+    file.set_size(4 * PACKET + 100).unwrap();
+    bytes.truncate(4 * PACKET as usize + 100);
+    cluster.read_anew(1, "file", &bytes);
+    file.write_at(7 * PACKET + 3, b"end").unwrap();
+    bytes.resize(7 * PACKET as usize + 3, 0);
+    bytes.extend_from_slice(b"end");
+    cluster.read_anew(1, "file", &bytes);
+    file.flush().unwrap();
+    cluster.read_anew(2, "file", &bytes);
+    drop(file);
+    // Written whole again, what was stored before is replaced.
+    bytes = content(8, bytes.len());
+    cluster.write_with_copies(0, "file", &bytes);
+    cluster.wait_for_copies(1, "file", &bytes);
+    // Past Tidepool.
+    let past = File::options().write(true).open(cluster.0.pfs("file")).unwrap();
+    past.write_all_at(b"past", 5).unwrap();
+    bytes[5..9].copy_from_slice(b"past");
+    assert_eq!(cluster.read_anew(1, "file", &bytes), 0, "no record is of this version");
+}
+
+#[test]
+fn a_file_that_is_renamed_or_whose_times_are_set_is_found_again() {
+    let cluster = cluster_with(2, WriteMode::Bld, |_| ());
+    let bytes = content(5, 3 * PACKET as usize);
+    cluster.write_with_copies(0, "file", &bytes);
+    cluster.wait_for_copies(1, "file", &bytes);
+    let open = cluster.open_to_write(0, "file");
+    std::fs::rename(cluster.0.pfs("file"), cluster.0.pfs("name")).unwrap();
+    // As a mount of the first node does it: the node is told, and what it has stays.
+    let lower = File::open(cluster.0.pfs("name")).unwrap();
+    let request = OpenRequest::to_read(lower.into(), 0);
+    let again = cluster.0.nodes[0].open(request).unwrap();
+    drop((open, again));
+    assert!(cluster.0.read(1, "name").0 == bytes);
+}
+
+#[test]
+fn what_buffers_forgot_is_read_from_the_pfs() {
+    // Fewer bytes than the files of this test have.
+    let cluster = cluster_with(2, WriteMode::Bld, |_| ());
+    let names: Vec<String> = (0..8).map(|number| format!("file-{number}")).collect();
+    let bytes: Vec<Vec<u8>> = (0..8).map(|seed| content(seed, 12 << 20)).collect();
+    for (name, bytes) in names.iter().zip(&bytes) {
+        cluster.write_with_copies(0, name, bytes);
+    }
+    cluster.wait_for_copies(1, &names[7], &bytes[7]);
+    let fetched: Vec<u64> =
+        names.iter().zip(&bytes).map(|(name, it)| cluster.read_anew(1, name, it)).collect();
+    assert!(fetched.iter().sum::<u64>() <= 64 << 20, "{fetched:?}");
+    assert!(fetched.iter().any(|bytes| *bytes < 12 << 20), "{fetched:?}");
+}
+
+#[test]
+fn beyond_its_part_a_writer_keeps_nothing_of_mode_bld_and_reads_it_from_buffers() {
+    let cluster = cluster_with(2, WriteMode::Bld, |config| {
+        let cluster = config.cluster.as_mut().unwrap();
+        cluster.buffer_local_bytes = 0;
+    });
+    let bytes = content(6, 24 << 20);
+    cluster.write(0, "file", &bytes);
+    until("it is on the buffers alone", || {
+        cluster.0.nodes[0].status().store.resident_bytes <= 4 << 20
+    });
+    assert!(cluster.read_anew(0, "file", &bytes) >= 16 << 20);
+}
+
+#[test]
+fn where_no_buffer_is_there_the_pfs_has_it_all_the_same() {
+    let mut cluster = cluster_with(2, WriteMode::Adw, |_| ());
+    let bytes = content(7, 5 * PACKET as usize);
+    cluster.write_with_copies(0, "file", &bytes);
+    cluster.wait_for_copies(1, "file", &bytes);
+    let ended: Arc<Node> = cluster.0.nodes.remove(1);
+    ended.stop();
+    drop(ended);
+    cluster.write(0, "later", &bytes);
+    assert!(std::fs::read(cluster.0.pfs("later")).unwrap() == bytes);
+    cluster.read_anew(0, "file", &bytes);
+    cluster.read_anew(0, "later", &bytes);
+}
