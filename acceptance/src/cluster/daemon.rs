@@ -98,11 +98,11 @@ fn configuration(plan: &Plan, node: &Node) -> Result<String> {
                 copies = 2
             });
         }
-        if plan.buffers > 0 {
-            rules.push(toml::toml! {
-                path = "alw"
-                write_mode = "alw"
-            });
+        for scheme in ["alw", "adw", "bld"].iter().filter(|_| plan.buffers > 0) {
+            let mut rule = toml::Table::new();
+            rule.insert("path".into(), (*scheme).into());
+            rule.insert("write_mode".into(), (*scheme).into());
+            rules.push(rule);
         }
     }
     if !rules.is_empty() {

@@ -128,6 +128,22 @@ fn a_file_of_mode_bld_is_read_from_buffers_when_its_writer_is_gone() {
     is_read_from_buffers_when_its_writer_is_gone(WriteMode::Bld);
 }
 
+/// As on most parallel file systems: another program could have written in the tick of ours.
+#[test]
+fn where_time_stamps_are_coarse_the_pfs_is_read_before_a_file_is_told_of() {
+    let cluster = cluster_with(2, WriteMode::Adw, |config| {
+        config.timestamp_granularity_ns = Some(10_000_000);
+    });
+    let bytes = content(9, 6 * PACKET as usize + 1);
+    let before = cluster.0.pfs_read_bytes(0);
+    cluster.write_with_copies(0, "file", &bytes);
+    until("it is told of", || {
+        let found = cluster.read_anew(1, "file", &bytes);
+        found == bytes.len() as u64
+    });
+    assert!(cluster.0.pfs_read_bytes(0) - before >= bytes.len() as u64, "it was compared");
+}
+
 #[test]
 fn what_is_written_after_a_record_is_never_read_as_it_was() {
     let cluster = cluster_with(3, WriteMode::Adw, |_| ());

@@ -300,7 +300,7 @@ impl Handle {
         }
         self.note_change(gate, cached, Change::Written(at..at + data.len() as u64, size_before));
         self.changed_by_us(gate, cached, &now);
-        clean::send(&self.core, &self.file, cached, false);
+        clean::send(&self.core, (&self.file, &self.lower), cached, false);
         Ok(done)
     }
 
@@ -541,7 +541,8 @@ impl Handle {
         let Some(cached) = cached else { return Ok(()) };
         inner.capture.settle(&self.core.store, &cached)?;
         drop((inner, changing));
-        clean::send(&self.core, &self.file, &cached, need == Some(Need::Counted));
+        let is_closed = need == Some(Need::Counted);
+        clean::send(&self.core, (&self.file, &self.lower), &cached, is_closed);
         Ok(())
     }
 

@@ -1,7 +1,8 @@
 //! Clean copies in burst buffers, of files that are written in mode `adw` or `bld`: the PFS has the
 //! bytes, and readers have them from memory.
 //!
-//! * `writing`: which packets the servers have. `push`: sends them beside the writer.
+//! * `writing`: which packets the servers have. `push`: sends them beside the writer. `tell`: the
+//!   records.
 //! * `find`: where a reader looks before it asks the PFS.
 //!
 //! Packets go to the servers while a file is written, under a random number. Once it is closed, and
@@ -22,10 +23,11 @@
 
 mod find;
 mod push;
+mod tell;
 mod writing;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -33,6 +35,7 @@ use serde::{Deserialize, Serialize};
 use tidepool_buffer::client::{self, Client, ClientSettings};
 use tidepool_buffer::key::{BlockName, LAST_BLOCK, PacketKey};
 use tidepool_buffer::placement::{Member, Placement, Pool};
+use tidepool_pfs::LowerFile;
 use tidepool_proto::cluster::CleanCopiesStatus;
 
 use super::Cluster;
@@ -40,6 +43,7 @@ use super::shared::Shared;
 use crate::counters::Counter;
 use crate::file::cached_version::CachedVersion;
 use crate::file::state::FileState;
+use self::tell::Told;
 
 pub use self::find::Found;
 pub use self::push::{Change, note_change, send, step};
@@ -78,19 +82,8 @@ struct Record {
 struct Job {
     cached: Arc<CachedVersion>,
     file: Arc<FileState>,
+    lower: Arc<dyn LowerFile>,
     writing: Arc<Writing>,
-}
-
-/// A file of which a record tells. A change that keeps its bytes, such as a new name, makes another
-/// version of it, and the record is stored again.
-struct Told {
-    cached: Weak<CachedVersion>,
-    writing: Arc<Writing>,
-    /// Of it, when the record was stored.
-    changes: u64,
-    shared: Shared,
-    packets: BTreeMap<u64, Digest>,
-    at: Instant,
 }
 
 /// See the module's documentation.
@@ -99,6 +92,8 @@ pub struct CleanCopies {
     queue: Mutex<VecDeque<Job>>,
     wake: Condvar,
     told: Mutex<VecDeque<Told>>,
+    /// When these were looked at last.
+    looked: Mutex<Option<Instant>>,
     clients: Mutex<Vec<Arc<Client>>>,
     /// When a server could not be asked last.
     failed: Mutex<Option<Instant>>,

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use tidepool_buffer::client::{Client, Keep};
 use tidepool_buffer::placement::Placement;
+use tidepool_pfs::LowerFile;
 use tidepool_proto::WriteMode;
 use tidepool_proto::table::BlockState;
 use tidepool_store::Segment;
 
 use super::super::copies::owing::{PACKET_BYTES, place_of};
 use super::super::threads;
-use super::{CHUNK_PACKETS, Digest, FORM, Job, Record, Told, Writing};
+use super::{CHUNK_PACKETS, Digest, FORM, Job, Record, Writing};
 use crate::cluster::Cluster;
 use crate::cluster::shared::Shared;
 use crate::core::Core;
@@ -21,11 +22,8 @@ use crate::file::cached_version::CachedVersion;
 use crate::file::gate::ExclusiveGate;
 use crate::file::state::FileState;
 
-/// How often it is looked whether files of which records tell became other versions.
+/// How often it is looked whether files are to be told of.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Files that are looked at so, and for how long.
-const TOLD_MAX: usize = 4096;
-const TOLD_FOR: Duration = Duration::from_secs(900);
 
 /// What a change did to a file.
 #[derive(Clone, Debug)]
@@ -72,11 +70,17 @@ fn placement(write_mode: WriteMode) -> Option<Placement> {
 }
 
 /// Has packets of a file sent, if enough of them changed; all of them where it was closed.
-pub fn send(core: &Core, file: &Arc<FileState>, cached: &Arc<CachedVersion>, is_closed: bool) {
+pub fn send(
+    core: &Core,
+    (file, lower): (&Arc<FileState>, &Arc<dyn LowerFile>),
+    cached: &Arc<CachedVersion>,
+    is_closed: bool,
+) {
     let writing = cached.writing.lock().clone();
     let Some((cluster, writing)) = core.cluster().zip(writing) else { return };
     if (is_closed || writing.is_due()) && writing.enqueue(is_closed) {
-        let job = Job { cached: cached.clone(), file: file.clone(), writing };
+        let (cached, file, lower) = (cached.clone(), file.clone(), lower.clone());
+        let job = Job { cached, file, lower, writing };
         cluster.clean.queue.lock().push_back(job);
         cluster.clean.wake.notify_one();
     }
@@ -92,24 +96,28 @@ pub fn step(cluster: &Cluster) {
         queue.pop_front()
     };
     let Some(core) = cluster.core.upgrade().filter(|_| !cluster.is_stopping()) else { return };
-    match job {
-        Some(job) => {
-            if let Err(reason) = cluster.push_clean(&core, &job) {
-                job.writing.end();
-                cluster.clean.avoid();
-                tracing::debug!(inode = job.file.id.inode, reason, "it gets no clean copies");
-            }
-            if job.writing.done() {
-                cluster.clean.queue.lock().push_back(job);
-            }
+    let is_idle = job.is_none();
+    if let Some(job) = job {
+        if let Err(reason) = cluster.push_clean(&core, &job) {
+            job.writing.end();
+            cluster.clean.avoid();
+            tracing::debug!(inode = job.file.id.inode, reason, "it gets no clean copies");
         }
-        None => cluster.tell_again(&core),
+        if job.writing.done() {
+            cluster.clean.queue.lock().push_back(job);
+        }
+    }
+    let mut looked = cluster.clean.looked.lock();
+    if is_idle || looked.is_none_or(|at| at.elapsed() >= LOOK_INTERVAL) {
+        *looked = Some(Instant::now());
+        drop(looked);
+        cluster.tell_clean(&core);
     }
 }
 
 impl Cluster {
     fn push_clean(&self, core: &Core, job: &Job) -> Result<(), String> {
-        let Job { cached, file, writing } = job;
+        let Job { cached, file, writing, .. } = job;
         let is_closed = writing.begin();
         let client = self.clean_client(writing.placement).ok_or("no server is there")?;
         let mut at = 0;
@@ -133,7 +141,7 @@ impl Cluster {
             }
         }
         if is_closed {
-            self.tell_of_clean(core, job, &client)?;
+            self.tell_of_clean(job);
         }
         Ok(())
     }
@@ -155,26 +163,7 @@ impl Cluster {
         }
     }
 
-    /// Tells readers of a file that is closed, if its version can be told from any other.
-    fn tell_of_clean(&self, core: &Core, job: &Job, client: &Client) -> Result<(), String> {
-        let Job { cached, writing, .. } = job;
-        // In this order: a change is noted before its version shows.
-        let shared = Shared::of(core, cached);
-        let is_current =
-            cached.writing.lock().as_ref().is_some_and(|now| Arc::ptr_eq(now, writing));
-        let Some(shared) = shared.filter(|_| is_current) else { return Ok(()) };
-        let Some((packets, changes)) = writing.stored() else { return Ok(()) };
-        self.store_records((&shared, &packets), writing, client)?;
-        let (cached, writing) = (Arc::downgrade(cached), writing.clone());
-        let mut told = self.clean.told.lock();
-        told.push_back(Told { cached, writing, changes, shared, packets, at: Instant::now() });
-        if told.len() > TOLD_MAX {
-            told.pop_front();
-        }
-        Ok(())
-    }
-
-    fn store_records(
+    pub(super) fn store_records(
         &self,
         (shared, packets): (&Shared, &BTreeMap<u64, Digest>),
         writing: &Writing,
@@ -211,31 +200,6 @@ impl Cluster {
         Ok([&[FORM][..], &self.seal.digest(&told), &told].concat())
     }
 
-    /// Stores the records of files again that are of another version now, of the same bytes.
-    fn tell_again(&self, core: &Core) {
-        let told = std::mem::take(&mut *self.clean.told.lock());
-        for mut file in told {
-            let cached = file.cached.upgrade().filter(|cached| !cached.is_invalidated());
-            let Some(cached) = cached.filter(|_| file.at.elapsed() < TOLD_FOR) else { continue };
-            // In this order: a change is noted before its version shows.
-            let shared = Shared::of(core, &cached);
-            let now = cached.writing.lock().clone();
-            let is_it = now.is_some_and(|now| Arc::ptr_eq(&now, &file.writing));
-            if !is_it || file.writing.changes() != file.changes {
-                continue;
-            }
-            if let Some(shared) = shared.filter(|shared| *shared != file.shared)
-                && let Some(client) = self.clean_client(file.writing.placement)
-            {
-                let record = (&shared, &file.packets);
-                match self.store_records(record, &file.writing, &client) {
-                    Ok(()) => (file.shared, file.at) = (shared, Instant::now()),
-                    Err(reason) => tracing::debug!(reason, "a record is not stored again"),
-                }
-            }
-            self.clean.told.lock().push_back(file);
-        }
-    }
 }
 
 /// Copies packets out of the store, those that are there. Under the gate, so no write is in them by

@@ -1,0 +1,166 @@
+//! The records of files that are closed.
+//!
+//! A record is of a version that can be told from any other. Where time stamps of the PFS are
+//! coarse, another program may write in the tick of ours and leave the version as it is; there the
+//! file is read from the PFS once that tick is over, and what has other bytes is left out.
+//!
+//! A change that keeps the bytes, such as a new name, makes another version of the file, and its
+//! records are stored again.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use tidepool_pfs::LowerFile;
+use tidepool_proto::Version;
+
+use super::super::copies::owing::PACKET_BYTES;
+use super::{Digest, Job, Writing};
+use crate::cluster::Cluster;
+use crate::cluster::shared::Shared;
+use crate::core::Core;
+use crate::file::cached_version::CachedVersion;
+
+/// Files that are looked at, and for how long after they were closed, or changed.
+const TOLD_MAX: usize = 256;
+const TOLD_FOR: Duration = Duration::from_secs(60);
+/// How long a file rests before it is read from the PFS: it may get its name, or its times, just
+/// now.
+const REST: Duration = Duration::from_secs(1);
+
+/// A file to be told of, also after it changed its name.
+pub struct Told {
+    cached: Weak<CachedVersion>,
+    /// Until it was told of once: nobody may have it open any more.
+    kept: Option<Arc<CachedVersion>>,
+    lower: Arc<dyn LowerFile>,
+    writing: Arc<Writing>,
+    /// The version of which records are stored.
+    version: Option<Version>,
+    at: Instant,
+}
+
+/// What a look at a file came to.
+enum Looked {
+    /// Later again.
+    Later,
+    /// Nothing of it is told any more.
+    Over,
+    /// Records are stored of this version.
+    Stored(Version),
+}
+
+impl Cluster {
+    /// Has a file told of that is closed.
+    pub(super) fn tell_of_clean(&self, job: &Job) {
+        let told = Told {
+            cached: Arc::downgrade(&job.cached),
+            kept: Some(job.cached.clone()),
+            lower: job.lower.clone(),
+            writing: job.writing.clone(),
+            version: None,
+            at: Instant::now(),
+        };
+        let mut all = self.clean.told.lock();
+        all.retain(|other| !Arc::ptr_eq(&other.writing, &told.writing));
+        all.push_back(told);
+        if all.len() > TOLD_MAX {
+            all.pop_front();
+        }
+        drop(all);
+        self.clean.wake.notify_one();
+    }
+
+    /// Stores the records that are due.
+    pub(super) fn tell_clean(&self, core: &Core) {
+        let told = std::mem::take(&mut *self.clean.told.lock());
+        for mut file in told {
+            match self.look_at_told(core, &file) {
+                Ok(Looked::Later) if file.at.elapsed() < TOLD_FOR => {}
+                Ok(Looked::Stored(version)) => {
+                    (file.version, file.at) = (Some(version), Instant::now());
+                    file.kept = None;
+                }
+                Ok(_) => continue,
+                Err(reason) => {
+                    tracing::debug!(reason, "no record tells of a file");
+                    continue;
+                }
+            }
+            let mut all = self.clean.told.lock();
+            if !all.iter().any(|other| Arc::ptr_eq(&other.writing, &file.writing)) {
+                all.push_back(file);
+            }
+        }
+    }
+
+    fn look_at_told(&self, core: &Core, file: &Told) -> Result<Looked, String> {
+        let cached = file.cached.upgrade().filter(|cached| !cached.is_invalidated());
+        let Some(cached) = cached else { return Ok(Looked::Over) };
+        // In this order: a change is noted before its version shows.
+        let (version, shared) = (cached.version(), Shared::of(core, &cached));
+        let is_current =
+            cached.writing.lock().as_ref().is_some_and(|it| Arc::ptr_eq(it, &file.writing));
+        let stored = file.writing.stored().filter(|_| is_current);
+        let Some((mut packets, changes)) = stored else { return Ok(Looked::Over) };
+        if file.version == Some(version) {
+            return Ok(Looked::Later);
+        }
+        let shared = match shared {
+            Some(shared) => shared,
+            None if !is_at_rest(core, &version) => return Ok(Looked::Later),
+            None => {
+                let is_it = || {
+                    let now = file.lower.version();
+                    let now = now.map_err(|error| error.to_string())?;
+                    let is_one = now.agrees_with(&version) && !core.is_racy(&now);
+                    Ok::<_, String>(is_one && version.id.device == core.pfs.device())
+                };
+                if !is_it()? {
+                    return Ok(Looked::Over);
+                }
+                self.keep_equal(core, &*file.lower, &mut packets)?;
+                if !is_it()? || file.writing.changes() != changes {
+                    return Ok(Looked::Over);
+                }
+                Shared::named(&version)
+            }
+        };
+        let client = self.clean_client(file.writing.placement).ok_or("no server is there")?;
+        self.store_records((&shared, &packets), &file.writing, &client)?;
+        Ok(Looked::Stored(version))
+    }
+
+    /// Reads packets from the PFS, and leaves out those that have other bytes there.
+    fn keep_equal(
+        &self,
+        core: &Core,
+        lower: &dyn LowerFile,
+        packets: &mut BTreeMap<u64, Digest>,
+    ) -> Result<(), String> {
+        let mut buffer = vec![0; PACKET_BYTES as usize];
+        let mut failed = None;
+        packets.retain(|packet, digest| {
+            if failed.is_some() || self.is_stopping() {
+                return false;
+            }
+            match lower.look_at(packet * PACKET_BYTES, &mut buffer) {
+                Ok(length) => {
+                    core.counters.pfs_read_bytes.add(length as u64);
+                    self.digest(&buffer[..length]) == *digest
+                }
+                Err(error) => {
+                    failed = Some(error.to_string());
+                    false
+                }
+            }
+        });
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// Whether the last change of a file is some time ago, by the clock of the PFS.
+fn is_at_rest(core: &Core, version: &Version) -> bool {
+    let latest_ns = version.modified_ns.max(version.changed_ns);
+    !core.is_racy(version) && core.pfs.now_ns() - latest_ns > REST.as_nanos() as i128
+}
