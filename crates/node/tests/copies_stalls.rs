@@ -8,7 +8,8 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{CWD, RenameFlags, XattrFlags, renameat_with, setxattr};
 use support::hooked::{Call, Hooks, inode};
@@ -463,5 +464,38 @@ fn a_claim_that_a_user_made_up_moves_no_file() {
     nodes.nodes[0].stop();
     until("the copy is in its place", || held(&nodes) == 0);
     assert_eq!(on_pfs(&nodes, "d/secret"), OLD);
+    assert_eq!(on_pfs(&nodes, "d/file"), OLD);
+}
+
+/// The file is given up to the copy while the sync waits for its turn.
+#[test]
+fn a_sync_that_waits_while_a_file_is_given_up_tells_that_bytes_are_lost() {
+    let hooks = Arc::<Hooks>::default();
+    let nodes = hooked(&hooks, 3, 2);
+    let file = synced_by(&nodes, 1, "d/file");
+    file.write_at(0, NEW).unwrap();
+    let stalled = Stalled::new(&nodes, "d/file");
+    let number = std::fs::metadata(&stalled.stub).unwrap().ino();
+    stalled.exchanges();
+    let (begun, goes_on) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    hooks.set({
+        let (begun, goes_on) = (begun.clone(), goes_on.clone());
+        move |call, make| {
+            // The write-back asks for the version under the gate.
+            if call == Call::Version && inode() == number && !begun.swap(true, Ordering::SeqCst) {
+                until("the sync waits", || goes_on.load(Ordering::SeqCst));
+            }
+            make()
+        }
+    });
+    let synced: Result<(), Error> = std::thread::scope(|scope| {
+        scope.spawn(|| nodes.nodes[1].admin(AdminRequest::FlushAll, None, 0));
+        until("it is being written back", || begun.load(Ordering::SeqCst));
+        let sync = scope.spawn(|| file.sync(false));
+        std::thread::sleep(Duration::from_millis(300));
+        goes_on.store(true, Ordering::SeqCst);
+        sync.join().unwrap()
+    });
+    assert_eq!(synced.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(on_pfs(&nodes, "d/file"), OLD);
 }

@@ -267,12 +267,15 @@ impl OpenFile for Handle {
 
     fn sync(&self, data_only: bool) -> Result<()> {
         self.check_nothing_lost()?;
-        self.sync_written(data_only)
+        self.sync_written(data_only)?;
+        // A copy may have taken the place of the file while this waited for its turn.
+        self.check_nothing_lost()
     }
 
     fn flush(&self) -> Result<()> {
         self.check_nothing_lost()?;
-        self.flush_written()
+        self.flush_written()?;
+        self.check_nothing_lost()
     }
 
     fn passthrough(&self) -> Option<Arc<dyn PassthroughPin>> {

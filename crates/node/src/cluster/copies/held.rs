@@ -309,10 +309,12 @@ impl HeldCopy {
     /// Notes what was told of a file in burst buffers; false where it takes no messages any more.
     pub fn note_owed(&self, owe: &Owe) -> bool {
         let mut state = self.state.lock();
-        if state.is_closed {
-            return false;
-        }
+        let file = match &state.kept {
+            Kept::Buffers(file) if !state.is_closed => file.clone(),
+            _ => return false,
+        };
         (state.path, state.length) = (path_of(&owe.path), owe.length);
+        file.set_told(owe);
         true
     }
 

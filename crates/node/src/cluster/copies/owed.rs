@@ -29,6 +29,9 @@ const TOGETHER: u64 = 16;
 pub struct OwedFile {
     /// Of the nodes that have its blocks.
     client: Client,
+    /// Held while what is told is being stored, which takes as long as the disk does: one at a
+    /// time.
+    telling: Mutex<()>,
     told: Mutex<Option<Owe>>,
 }
 
@@ -36,6 +39,11 @@ impl OwedFile {
     /// What was told last.
     pub fn told(&self) -> Option<Owe> {
         self.told.lock().clone()
+    }
+
+    /// What is told now is on the disk.
+    pub fn set_told(&self, owe: &Owe) {
+        *self.told.lock() = Some(owe.clone());
     }
 
     /// Writes its bytes; what was never written are holes.
@@ -97,8 +105,8 @@ impl Cluster {
             return Err("its copy is of another file".to_owned());
         }
         let file = copy.in_buffers().ok_or("its copy was given back")?;
-        let mut told = file.told.lock();
-        match &*told {
+        let _telling = file.telling.lock();
+        match &file.told() {
             Some(before) if before.number > owe.number => {
                 return Err("it was told of this file later".to_owned());
             }
@@ -112,9 +120,7 @@ impl Cluster {
             .local()
             .put(&key.block, &[(key.packet, &kept)], Keep::Durable)
             .map_err(|error| error.to_string())?;
-        let is_open = copy.note_owed(&owe);
-        *told = Some(owe);
-        if is_open { Ok(()) } else { Err("its copy was given back".to_owned()) }
+        if copy.note_owed(&owe) { Ok(()) } else { Err("its copy was given back".to_owned()) }
     }
 
     fn owed_file(&self, owe: &Owe) -> Result<OwedFile, String> {
@@ -122,7 +128,7 @@ impl Cluster {
             |(name, weight): &(String, u64)| Member { name: name.clone(), weight: *weight as f64 };
         let members = owe.servers.iter().map(member).collect();
         let client = self.buffer_client(members, Placement::Block)?;
-        Ok(OwedFile { client, told: Mutex::default() })
+        Ok(OwedFile { client, telling: Mutex::default(), told: Mutex::default() })
     }
 
     /// Answers again for what an earlier start of this node answered for.
@@ -156,7 +162,7 @@ impl Cluster {
         tracing::info!(path = %path.display(), %owner, "it is owed to the PFS");
         let stub = place::mark_at(core, &path, owe.file()).ok().flatten().map(|(_, stub)| stub);
         let file = self.owed_file(&owe)?;
-        *file.told.lock() = Some(owe.clone());
+        file.set_told(&owe);
         self.copies.held.begin_owed(owner, &owe, (stub, file));
         Ok(())
     }
