@@ -86,6 +86,20 @@ fn a_message_that_comes_after_its_fence_is_not_carried_out() {
     assert_eq!(say(b"get k\r\n").unwrap(), b"END\r\n");
 }
 
+/// Its client gave it up, and the file is over.
+#[test]
+fn a_packet_that_is_late_leaves_nothing_of_a_file_that_was_forgotten() {
+    let server = serve(3 << 20, None, LONG);
+    let client = client(server.address().unwrap(), LONG);
+    client.put(&BLOCK, &[(0, b"one")], Keep::Owed).unwrap();
+    client.forget(BLOCK.epoch).unwrap();
+    let refused = client.put(&BLOCK, &[(1, b"late")], Keep::Owed).unwrap_err();
+    assert!(refused.to_string().contains("it is late"), "{refused}");
+    assert_eq!(server.usage().owed_bytes, 0);
+    let other = BlockName { epoch: BLOCK.epoch + 1, ..BLOCK };
+    client.put(&other, &[(0, b"another file")], Keep::Owed).unwrap();
+}
+
 #[test]
 fn who_stores_learns_that_a_server_was_started_anew() {
     let server = serve(3 << 20, None, LONG);

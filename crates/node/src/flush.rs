@@ -17,11 +17,15 @@ impl Node {
         self.core.cluster().map_or_else(Vec::new, |cluster| cluster.owed_files(&self.core))
     }
 
-    /// Brings all files of this node to the PFS; what they were.
+    /// Brings all files of this node to the PFS, and those of nodes that are gone for which it
+    /// answers; what the former were.
     pub(crate) fn flush_all(&self, go_on: &dyn Fn() -> bool) -> Result<FlushReport> {
         let before = self.core.memory_only.cached_versions();
         let bytes = before.iter().map(|cached| cached.size()).sum();
         write_back_all(&self.core, Effort::Each, go_on)?;
+        if let Some(cluster) = self.core.cluster() {
+            cluster.bring_orphans(&self.core, go_on)?;
+        }
         Ok(FlushReport { files: before.len() as u64, bytes })
     }
 

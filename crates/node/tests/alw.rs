@@ -265,6 +265,51 @@ fn a_packet_that_is_broken_is_never_taken_for_bytes() {
     std::thread::sleep(Duration::from_secs(2));
     assert!(cluster.is_stub("file"), "the stub stays");
     assert!(cluster.owed_bytes() > 0, "what is there stays on the disk");
+    // And nobody is told otherwise.
+    assert!(cluster.copies(1).answered_for > 0);
+    let reply = cluster.nodes.nodes[1].admin(AdminRequest::Owed, None, 0).unwrap();
+    let AdminReply::Owed(owed) = reply else { panic!("{reply:?}") };
+    assert!(owed[0].path == "file" && owed[0].stays_because.is_some(), "{owed:?}");
+    let flushed = cluster.nodes.nodes[1].admin(AdminRequest::FlushAll, None, 0);
+    assert!(flushed.is_err_and(|error| error.to_string().contains("`tidepool status --owed`")));
+}
+
+/// It came to the PFS, and who answered for it was not told.
+#[test]
+fn a_file_that_is_over_and_removed_leaves_nothing_with_a_node_that_was_away() {
+    let mut cluster = cluster(2);
+    let file = cluster.create(0, "file");
+    file.write_at(0, &content(14, 1 << 20)).unwrap();
+    file.sync(false).unwrap();
+    cluster.end(1);
+    until("it is on the PFS", || !cluster.is_stub("file"));
+    drop(file);
+    cluster.kill(0);
+    let started = Node::start(cluster.configs[1].clone()).unwrap();
+    cluster.nodes.nodes.insert(1, started);
+    until("it answers for it", || cluster.copies(1).answered_for > 0);
+    std::fs::remove_file(cluster.nodes.pfs("file")).unwrap();
+    until("nothing is owed any more", || cluster.owed_bytes() == 0);
+    assert_eq!(cluster.copies(1).answered_for, 0);
+}
+
+#[test]
+fn a_file_that_gets_another_name_comes_to_the_pfs() {
+    let cluster = cluster(2);
+    let bytes = content(15, 3000);
+    let file = cluster.create(0, "file");
+    file.write_at(0, &bytes).unwrap();
+    file.sync(false).unwrap();
+    assert!(cluster.is_stub("file"));
+    std::fs::hard_link(cluster.nodes.pfs("file"), cluster.nodes.pfs("link")).unwrap();
+    until("it is on the PFS", || !cluster.is_stub("link"));
+    assert!(cluster.on_pfs("file") == bytes && cluster.on_pfs("link") == bytes);
+    // Before the first sync.
+    let file = cluster.create(0, "other");
+    file.write_at(0, &bytes).unwrap();
+    std::fs::hard_link(cluster.nodes.pfs("other"), cluster.nodes.pfs("more")).unwrap();
+    file.sync(false).unwrap();
+    assert!(!cluster.is_stub("other") && cluster.on_pfs("more") == bytes);
 }
 
 /// Whatever became of what was stored ahead of a sync, or cut since.

@@ -8,6 +8,7 @@ mod channel;
 mod classic;
 mod counters;
 mod fences;
+mod forgotten;
 mod meta;
 mod packets;
 mod session;
@@ -29,6 +30,7 @@ use rustix::process::{Resource, getrlimit};
 use self::channel::Channel;
 use self::counters::Counters;
 use self::fences::Fences;
+use self::forgotten::Forgotten;
 use self::packets::{Passing, Stripes};
 use self::session::{Session, is_usual_end};
 use self::wire::Message;
@@ -238,6 +240,7 @@ pub struct Shared {
     /// Values that are sent and not kept, for want of memory.
     passing: Passing,
     fences: Fences,
+    forgotten: Forgotten,
     connections: Mutex<HashMap<u64, Arc<TcpStream>>>,
     is_stopping: AtomicBool,
 }
@@ -289,6 +292,7 @@ impl Server {
             stripes: Stripes::default(),
             passing: Passing::default(),
             fences: Fences::default(),
+            forgotten: Forgotten::default(),
             connections: Mutex::default(),
             is_stopping: AtomicBool::new(false),
         });

@@ -38,6 +38,11 @@ impl Stripes {
         let hash = block.epoch.wrapping_add(block.block).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0[(hash >> 40) as usize % STRIPES].lock()
     }
+
+    /// Waits for all who have one now.
+    fn pass_all(&self) {
+        self.0.iter().for_each(|stripe| drop(stripe.lock()));
+    }
 }
 
 /// How many values are being sent that count nowhere.
@@ -96,6 +101,9 @@ impl Shared {
                 return Err(ErrorKind::ConnectionAborted.into());
             }
             let _stripe = self.stripes.take(&key.block);
+            if change.is_owed && self.forgotten.has(key.block.epoch) {
+                return Ok(Err("it is late: nobody needs its block any more".to_owned()));
+            }
             if change.is_owed
                 && let Err(reason) = self.keeper.check(&key.block)
             {
@@ -162,9 +170,12 @@ impl Shared {
         Ok(count)
     }
 
-    /// Nobody needs the blocks of a time in memory but the last one; how many there were, or why
-    /// some may come back.
+    /// Nobody needs the blocks of a time in memory but the last one, and nothing more of it is
+    /// stored; how many there were, or why some may come back.
     pub fn forget(&self, epoch: u64) -> Result<usize, String> {
+        self.forgotten.add(epoch);
+        // What is being stored now is found below.
+        self.stripes.pass_all();
         let mut blocks: BTreeSet<BlockName> = self.keeper.blocks_of(epoch).into_iter().collect();
         if self.keeper.place() == "memory" {
             self.memory.for_each(|key, _| {

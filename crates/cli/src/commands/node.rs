@@ -29,6 +29,9 @@ struct StopReport {
     stopped: bool,
     process_id: u32,
     dirty_bytes_before: u64,
+    /// Files of other nodes in burst buffers for which it answered: those that did not come to the
+    /// PFS are on its disk.
+    answered_for_before: u64,
     elapsed_ms: f64,
     /// Stores under control that did not get back the limit that they had before.
     limits_not_put_back: Vec<String>,
@@ -59,6 +62,7 @@ pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
         stopped: true,
         process_id: status.process_id,
         dirty_bytes_before: status.dirty_bytes + status.memory_only_bytes,
+        answered_for_before: answered_for(&status),
         elapsed_ms: begun.elapsed().as_secs_f64() * 1e3,
         limits_not_put_back: left.iter().map(|(name, _)| name.clone()).collect(),
     };
@@ -70,6 +74,13 @@ pub fn stop(arguments: &StopArguments) -> Result<Outcome> {
             bytes => format!("{} were written to the PFS first", output::size(bytes)),
         };
         output::line(&format!("node {} stopped; {written}", report.process_id));
+    }
+    if report.answered_for_before > 0 {
+        output::note(&format!(
+            "it answered for {} of other nodes: what of them the PFS does not have is on the disk \
+             of its burst buffer, and comes to the PFS when it is started again",
+            output::count(report.answered_for_before, "file")
+        ));
     }
     for (name, limit_bytes) in &left {
         output::note(&format!(
@@ -299,11 +310,15 @@ pub fn drain(arguments: &DrainArguments) -> Result<Outcome> {
     report_drain(&status, handed_on, facts.json, &drained_words(&status))
 }
 
+/// Files of other nodes in burst buffers that it would bring to the PFS.
+fn answered_for(status: &Status) -> u64 {
+    status.cluster.as_ref().map_or(0, |cluster| cluster.copies.answered_for)
+}
+
 /// That it is drained, and what its burst buffer has for others.
 fn drained_words(status: &Status) -> String {
     let refused = "new opens are refused until `node drain --undo`";
-    let answered_for = status.cluster.as_ref().map_or(0, |cluster| cluster.copies.answered_for);
-    match answered_for {
+    match answered_for(status) {
         0 => format!("drained: all data is on the PFS, {refused}"),
         files => format!(
             "drained: all data of this node is on the PFS, {refused}; {} of other nodes stay on \

@@ -84,7 +84,7 @@ fn print(status: &Status) {
 
 fn print_owed(files: &[OwedFile]) {
     for file in files {
-        let OwedFile { path, bytes, age_s, node, answered_by, servers } = file;
+        let OwedFile { path, bytes, age_s, node, answered_by, servers, stays_because } = file;
         output::line(&format!(
             "{path}: {} for {}, in memory of {node}, in burst buffers of {}; {answered_by} answers \
              for it",
@@ -92,9 +92,12 @@ fn print_owed(files: &[OwedFile]) {
             output::duration(*age_s),
             servers.join(", ")
         ));
+        if let Some(reason) = stays_because {
+            output::line(&format!("  it stays there: {reason}"));
+        }
     }
     if files.is_empty() {
-        output::line("the PFS has all");
+        output::line("this node knows of nothing that burst buffers owe");
     }
 }
 

@@ -366,6 +366,11 @@ impl Stub {
         &self.lower
     }
 
+    /// Whether the file has several names, as far as the PFS tells.
+    pub fn has_names(&self) -> bool {
+        rustix::fs::fstat(self.lower.descriptor()).is_ok_and(|facts| facts.st_nlink > 1)
+    }
+
     /// Length of the stub on the PFS while its bytes are in memory.
     pub fn size(&self) -> u64 {
         match self.place {

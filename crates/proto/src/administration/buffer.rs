@@ -45,4 +45,7 @@ pub struct OwedFile {
     pub answered_by: String,
     /// The nodes with its blocks.
     pub servers: Vec<String>,
+    /// Why it did not come to the PFS at the last try, if there was one.
+    #[serde(default)]
+    pub stays_because: Option<String>,
 }

@@ -136,6 +136,17 @@ fn audits(
     })
 }
 
+/// A file in burst buffers that got another name is to be written back: who answers for it could
+/// put it in the place of one name alone.
+fn end_with_names(core: &Core, counted_on: &[(Arc<Copied>, FileId)]) {
+    for (copied, id) in counted_on.iter().filter(|(copied, _)| copied.owing.is_some()) {
+        let stub = core.files.get(*id).and_then(|file| file.inner.lock().stub.clone());
+        if stub.is_some_and(|stub| stub.has_names()) {
+            copied.end();
+        }
+    }
+}
+
 fn is_written(core: &Core, id: FileId) -> bool {
     core.files.get(id).is_some_and(|file| file.inner.lock().writers > 0)
 }
@@ -183,6 +194,7 @@ impl Cluster {
             copied.note_told(&path);
         }
         self.end_without_buffers(counted_on);
+        end_with_names(core, counted_on);
         let is_due = |(copied, id): &&(Arc<Copied>, FileId)| {
             copied.is_over() || copied.is_due(is_written(core, *id))
         };

@@ -236,6 +236,30 @@ impl Cluster {
         went() > 0
     }
 
+    /// Brings files in burst buffers to the PFS whose nodes are gone; an error where one stays.
+    pub fn bring_orphans(&self, core: &Arc<Core>, go_on: &dyn Fn() -> bool) -> Result<()> {
+        let is_due = |copy: &Arc<HeldCopy>| copy.is_in_buffers() && self.is_gone(copy);
+        let mut stay: Vec<(PathBuf, String)> = Vec::new();
+        for copy in self.copies.held.all().into_iter().filter(is_due) {
+            while self.copies.held.get(copy.epoch).is_some() && go_on() && !self.is_stopping() {
+                if let Answer::Stays(reason) = self.begin_to_give_back(core, copy.clone()) {
+                    copy.is_reason_new(&reason);
+                    stay.push((copy.path(), reason));
+                    break;
+                }
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+        }
+        let Some((path, reason)) = stay.first() else { return Ok(()) };
+        let detail = format!(
+            "{} of nodes that are gone stay in burst buffers, such as {}: {reason}",
+            if stay.len() == 1 { "1 file".to_owned() } else { format!("{} files", stay.len()) },
+            path.display()
+        );
+        Err(Error::new(ErrorKind::Pfs, "bringing files from burst buffers to the PFS", detail)
+            .remedy("mend what is said and repeat this; `tidepool status --owed` lists them"))
+    }
+
     /// Gives all copies back, because this node goes. What the node of the file cannot write now
     /// stays there; an error where a copy is the only one and cannot be put in its place, unless it
     /// is on a disk: it is there again when the node is started again. Where the

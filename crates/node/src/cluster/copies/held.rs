@@ -301,6 +301,15 @@ impl HeldCopy {
         }
     }
 
+    /// Of a file in burst buffers: what is told of it, also while it is being put in place, and why
+    /// it was said last that it stays, if it was.
+    pub fn owed(&self) -> Option<(Owe, Option<String>)> {
+        let state = self.state.lock();
+        let Kept::Buffers(file) = &state.kept else { return None };
+        let reason = Some(state.stays_because.clone()).filter(|reason| !reason.is_empty());
+        (!state.is_dropped).then(|| Some((file.told()?, reason)))?
+    }
+
     /// Whether its bytes are in burst buffers.
     pub fn is_in_buffers(&self) -> bool {
         matches!(self.state.lock().kept, Kept::Buffers(_))

@@ -122,7 +122,7 @@ impl FileCopies {
             pushed_bytes: self.pushed_bytes.get(),
             missing: self.missing.get(),
             put_in_place: self.put_in_place.get(),
-            answered_for: self.held.all().iter().filter(|it| it.in_buffers().is_some()).count()
+            answered_for: self.held.all().iter().filter(|it| it.owed().is_some()).count()
                 as u64,
             ..*self.owed.lock()
         }

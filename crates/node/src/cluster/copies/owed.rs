@@ -160,7 +160,8 @@ impl Cluster {
         let owner = NodeName::new(&owe.member).map_err(|error| error.to_string())?;
         let path = path_of(&owe.path);
         tracing::info!(path = %path.display(), %owner, "it is owed to the PFS");
-        let stub = place::mark_at(core, &path, owe.file()).ok().flatten().map(|(_, stub)| stub);
+        // Also where it is no stub any more: it may be removed before it is looked at.
+        let stub = place::found_at(core, &path, owe.file()).ok().flatten();
         let file = self.owed_file(&owe)?;
         file.set_told(&owe);
         self.copies.held.begin_owed(owner, &owe, (stub, file));
@@ -174,6 +175,8 @@ impl Cluster {
         let mut not_yet = Vec::new();
         for file in self.copies.held.take_over() {
             let forgotten = file.release().and_then(|()| {
+                // What is still being told is stored by then, or refused.
+                let _telling = file.telling.lock();
                 let epoch = file.told().map(|owe| owe.epoch);
                 let forget = |epoch| buffer.local().settle(&told_key(epoch).block, 1);
                 epoch.map_or(Ok(()), forget).map_err(|error| error.to_string())

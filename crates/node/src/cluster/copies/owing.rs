@@ -140,6 +140,9 @@ impl Cluster {
         (cached, stub): (&CachedVersion, &Stub),
         lacking: &Lacking,
     ) -> Result<(), String> {
+        if stub.has_names() {
+            return Err("it has several names".to_owned());
+        }
         let mut stored = owing.stored.lock();
         let (epoch, size) = (copied.copies.epoch, cached.size());
         let mut owe = self.begin_to_owe(core, (copied, owing), (cached, stub), &mut stored)?;
@@ -320,10 +323,11 @@ impl Cluster {
                 node: self.me.to_string(),
                 answered_by: copied.copies.holders.join(", "),
                 servers: owing.servers().map(|(server, _)| server.to_string()).collect(),
+                stays_because: None,
             })
         });
         let others = self.copies.held.all().into_iter().filter_map(|copy| {
-            let told = copy.in_buffers()?.told()?;
+            let (told, stays_because) = copy.owed()?;
             Some(OwedFile {
                 path: copy.path().display().to_string(),
                 bytes: told.length,
@@ -331,6 +335,7 @@ impl Cluster {
                 node: copy.owner.to_string(),
                 answered_by: self.me.to_string(),
                 servers: told.servers.into_iter().map(|(server, _)| server).collect(),
+                stays_because,
             })
         });
         let mut all: Vec<OwedFile> = own.chain(others).collect();

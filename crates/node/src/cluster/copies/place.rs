@@ -195,6 +195,13 @@ pub fn whereabouts(core: &Core, found: &OwnedFd, of: (FileKey, u64)) -> Whereabo
     }
 }
 
+/// How a file at a path below the PFS directory is found again, stub or not, if it is there.
+pub fn found_at(core: &Core, path: &Path, file: FileKey) -> Result<Option<OwnedFd>, String> {
+    let Some(place) = Place::find(core, path)? else { return Ok(None) };
+    let Some(lower) = place.open(file)? else { return Ok(None) };
+    beneath::to_look_at(lower.descriptor()).map(Some).map_err(failed("looking at the file"))
+}
+
 /// The mark of the stub of a file at a path below the PFS directory, if it is there, and how it is
 /// found again.
 pub fn mark_at(core: &Core, path: &Path, file: FileKey) -> Result<Option<(Mark, OwnedFd)>, String> {
