@@ -4,12 +4,18 @@
 mod support;
 
 use std::fs::File;
+use std::net::TcpListener;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
 use std::time::Duration;
 
 use support::content;
 use support::nodes::*;
+use tidepool_buffer::client::{Client, ClientSettings, Keep, tcp};
+use tidepool_buffer::key::{LAST_BLOCK, PacketKey};
+use tidepool_buffer::memory::Memory;
+use tidepool_buffer::placement::{Member, Placement, Pool};
+use tidepool_buffer::server::{InMemory, Server, Settings};
 use tidepool_node::Node;
 use tidepool_proto::admin::{AdminRequest, AdminService};
 use tidepool_proto::cluster::CleanCopiesStatus;
@@ -237,4 +243,37 @@ fn where_no_buffer_is_there_the_pfs_has_it_all_the_same() {
     assert!(std::fs::read(cluster.0.pfs("later")).unwrap() == bytes);
     cluster.read_anew(0, "file", &bytes);
     cluster.read_anew(0, "later", &bytes);
+}
+
+/// Who reaches the servers can store what it likes under each key, with a right checksum.
+#[test]
+fn what_somebody_else_stored_on_a_server_of_memcached_is_never_read() {
+    let memory = Arc::new(Memory::new(64 << 20));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let settings = Settings::default();
+    let _server =
+        Server::start(Some(listener), settings, memory.clone(), Box::new(InMemory)).unwrap();
+    let nodes = Nodes::with(2, |_, config| {
+        config.write_mode = WriteMode::Bld;
+        config.cluster.as_mut().unwrap().buffer_servers = vec![address.to_string()];
+    });
+    nodes.wait_joined();
+    let cluster = Cluster(nodes);
+    let bytes = content(10, 6 * PACKET as usize + 7);
+    cluster.write_with_copies(0, "file", &bytes);
+    cluster.wait_for_copies(1, "file", &bytes);
+    let mut keys = Vec::new();
+    memory.for_each(|key, _| keys.extend(PacketKey::parse(key)));
+    assert_eq!(keys.len(), 8, "the packets, and a record");
+    let pool = Pool::new(vec![Member { name: "s".into(), weight: 1.0 }], Placement::Block);
+    let client = Client::new(pool.unwrap(), vec![tcp(address)], ClientSettings::default());
+    let other = content(11, PACKET as usize);
+    for key in keys.iter().filter(|key| key.block.block != LAST_BLOCK) {
+        client.put(&key.block, &[(key.packet, &other)], Keep::Clean).unwrap();
+    }
+    assert_eq!(cluster.read_anew(1, "file", &bytes), 0, "it comes from the PFS");
+    let record = keys.iter().find(|key| key.block.block == LAST_BLOCK).unwrap();
+    client.put(&record.block, &[(0, &other[..400])], Keep::Clean).unwrap();
+    assert_eq!(cluster.read_anew(0, "file", &bytes), 0);
 }
