@@ -92,7 +92,7 @@ impl Core {
             cluster.copies.note_renamed();
         }
         if of_stub || (is_sure && ours.modified_ns == after.modified_ns) {
-            cached.set_version(*after);
+            cached.set_noted_version(*after);
             self.check_racy(&cached, after);
         } else if is_known && !cached.is_memory_only() {
             self.lead_on(&mut inner, &cached, after);

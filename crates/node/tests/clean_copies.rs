@@ -245,6 +245,34 @@ fn where_no_buffer_is_there_the_pfs_has_it_all_the_same() {
     cluster.read_anew(0, "later", &bytes);
 }
 
+#[test]
+fn a_file_that_is_emptied_and_written_in_another_mode_is_read_as_it_is() {
+    let cluster = cluster_with(2, WriteMode::Adw, |_| ());
+    let modes = [WriteMode::Memory, WriteMode::Through, WriteMode::Bypass];
+    for (number, mode) in modes.into_iter().enumerate() {
+        let name = format!("file-{number}");
+        let bytes = content(number as u64, 5 * PACKET as usize);
+        cluster.write_with_copies(0, &name, &bytes);
+        cluster.wait_for_copies(1, &name, &bytes);
+        let lower = File::options().read(true).write(true).open(cluster.0.pfs(&name)).unwrap();
+        let access = Access::ReadWrite;
+        let write_mode = Some(mode);
+        let plain = OpenRequest::to_read(lower.into(), 0);
+        let request = OpenRequest { access, write_mode, truncate: true, ..plain };
+        let file = cluster.0.nodes[0].open(request).unwrap();
+        file.set_size(0).unwrap();
+        let later = content(100 + number as u64, bytes.len());
+        file.write_at(0, &later).unwrap();
+        file.flush().unwrap();
+        cluster.0.nodes[0].admin(AdminRequest::FlushAll, None, 0).unwrap();
+        // Longer than files are looked at again.
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(700));
+            cluster.read_anew(1, &name, &later);
+        }
+    }
+}
+
 /// Who reaches the servers can store what it likes under each key, with a right checksum.
 #[test]
 fn what_somebody_else_stored_on_a_server_of_memcached_is_never_read() {

@@ -115,9 +115,16 @@ impl CachedVersion {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Records what a write or metadata change through this node made of it. For memory-only cached
-    /// versions the version is the stub's, so their length is set by [`CachedVersion::set_size`].
+    /// Records what a change through this node made of it. For memory-only cached versions the
+    /// version is the stub's, so their length is set by [`CachedVersion::set_size`].
     pub fn set_version(&self, version: Version) {
+        // What burst buffers have of it may be of other bytes.
+        *self.writing.lock() = None;
+        self.set_noted_version(version);
+    }
+
+    /// The same after a change that was noted for what burst buffers have of it, or kept the bytes.
+    pub fn set_noted_version(&self, version: Version) {
         let mut ours = self.version.lock();
         *ours = version.born_as(&ours);
         drop(ours);

@@ -124,7 +124,7 @@ impl Handle {
 
     /// Records what a change made of the file.
     fn changed_by_us(&self, _gate: &ExclusiveGate<'_>, cached: &CachedVersion, now: &Version) {
-        cached.set_version(*now);
+        cached.set_noted_version(*now);
         self.core.check_racy(cached, now);
         self.core.buffers.discard(cached.number);
     }
