@@ -16,12 +16,14 @@ use tidepool_buffer::placement::{Member, Placement, Pool};
 use tidepool_buffer::server::{InMemory, Keeper, Server, Settings, Shared};
 use tidepool_proto::buffer::BufferStatus;
 use tidepool_proto::config::BufferConfig;
-use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_proto::{ByteSize, Error, ErrorKind, Result};
 
 /// Most bytes of a message with commands, and of its answers: the transport adds its own to 1 MiB.
 pub const MESSAGE_BYTES_MAX: usize = (1 << 20) - (4 << 10);
 /// How long what a node stores waits for room: it has the bytes, and can bring them to the PFS.
 pub const PATIENCE: Duration = Duration::from_secs(5);
+/// The allocator is asked to give memory back once so much was freed.
+const TRIMMED_BYTES: u64 = 16 << 20;
 /// Threads that write to the disk.
 const DISK_THREADS: usize = 4;
 /// See [`DiskSettings::replaced_bytes_max`].
@@ -94,6 +96,29 @@ impl BurstBuffer {
         self.config.memory_bytes
     }
 
+    /// Follows the store of this node, which has this part of its capacity now, from 0 to 1: what is
+    /// clean goes at once, what is owed stays, and whoever stores more waits.
+    pub fn follow(&self, share: f64) {
+        let bytes = (self.config.memory_bytes as f64 * share.clamp(0.0, 1.0)) as u64;
+        let before = self.server.usage();
+        if before.capacity_bytes == bytes {
+            return;
+        }
+        let above_bytes = self.shared().memory.set_capacity(bytes);
+        let freed_bytes = before.used_bytes.saturating_sub(self.server.usage().used_bytes);
+        if freed_bytes >= TRIMMED_BYTES {
+            give_back_freed();
+        }
+        if above_bytes > 0 {
+            tracing::info!(
+                capacity = %ByteSize(bytes),
+                owed = %ByteSize(above_bytes),
+                "the burst buffer follows the store: what it owes stays until the PFS has it, and \
+                 writers wait"
+            );
+        }
+    }
+
     /// Which start of it this is.
     pub fn start_number(&self) -> u64 {
         self.shared().start()
@@ -144,6 +169,15 @@ impl BurstBuffer {
             failed_blocks: totals.failed_blocks,
             address: self.server.address().map(|address| address.to_string()),
         }
+    }
+}
+
+/// Has the allocator give back what was freed: it keeps it for the next values otherwise.
+fn give_back_freed() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes no pointer, and other threads may allocate meanwhile.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

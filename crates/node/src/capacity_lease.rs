@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -40,7 +40,12 @@ pub struct CapacityLease {
     block_bytes: u64,
     shared: Arc<Shared>,
     watchdog: Mutex<Option<JoinHandle<()>>>,
+    /// Other memory of this process, which follows the capacity of the store.
+    follower: OnceLock<Follower>,
 }
+
+/// Is told the capacity of the store, in bytes.
+pub type Follower = Box<dyn Fn(u64) + Send + Sync>;
 
 #[derive(Default)]
 struct Shared {
@@ -75,11 +80,24 @@ impl CapacityLease {
         let state = State { entries, memory_min_bytes, ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let block_bytes = config.block_bytes;
-        CapacityLease { store, block_bytes, shared, watchdog: Mutex::new(None) }
+        let (watchdog, follower) = (Mutex::new(None), OnceLock::new());
+        CapacityLease { store, block_bytes, shared, watchdog, follower }
     }
 
     fn page(&self) -> &ControlPage {
         self.store.control_page()
+    }
+
+    /// Sets what else follows the capacity.
+    pub fn set_follower(&self, follower: Follower) {
+        _ = self.follower.set(follower);
+    }
+
+    /// Has it follow: at once where memory is given back, and within a second where it grows.
+    pub fn follow(&self) {
+        if let Some(follower) = self.follower.get() {
+            follower(self.page().capacity_bytes.load(Ordering::Relaxed));
+        }
     }
 
     /// From now on a controller should govern: the store falls to its guaranteed part where none
@@ -189,6 +207,7 @@ impl CapacityLease {
     /// A long eviction is no silence of the controller: it waits for our answer.
     fn settle_and_renew(&self, fence: u64) -> FreeReport {
         let report = self.store.settle();
+        self.follow();
         let mut state = self.shared.state.lock();
         let holder = state.lease.holder().copied();
         if let Some(holder) = holder.filter(|holder| holder.fence == fence)
@@ -221,6 +240,7 @@ impl CapacityLease {
             self.store.set_capacity(capacity_bytes);
         }
         drop(state);
+        self.follow();
         self.store.settle()
     }
 

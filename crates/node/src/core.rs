@@ -116,6 +116,7 @@ impl Core {
         self.publish_dirty();
         self.pfs.close_idle();
         self.buffers.trim();
+        self.capacity_lease.follow();
     }
 
     /// Marks `cached` as racy if a later change could still hide behind the time stamps of

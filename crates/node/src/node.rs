@@ -107,6 +107,11 @@ impl Node {
             promise: Promise::new(promise),
             config,
         });
+        if let Some(buffer) = core.burst_buffer.clone() {
+            let whole = core.config.capacity_bytes.max(1) as f64;
+            let follow = move |capacity_bytes: u64| buffer.follow(capacity_bytes as f64 / whole);
+            core.capacity_lease.set_follower(Box::new(follow));
+        }
         fill::start_threads(&core, transfers)?;
         connect_write_back(&core);
         Cluster::join(&core)?;

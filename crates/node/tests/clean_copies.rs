@@ -20,7 +20,7 @@ use tidepool_node::Node;
 use tidepool_proto::admin::{AdminRequest, AdminService};
 use tidepool_proto::cluster::CleanCopiesStatus;
 use tidepool_proto::config::{BufferConfig, NodeConfig};
-use tidepool_proto::{Access, FileService, OpenFile, OpenRequest, WriteMode};
+use tidepool_proto::{Access, FileService, MemorySize, OpenFile, OpenRequest, WriteMode};
 
 /// Bytes of a packet, which this test knows of.
 const PACKET: u64 = 512 << 10;
@@ -304,4 +304,34 @@ fn what_somebody_else_stored_on_a_server_of_memcached_is_never_read() {
     let record = keys.iter().find(|key| key.block.block == LAST_BLOCK).unwrap();
     client.put(&record.block, &[(0, &other[..400])], Keep::Clean).unwrap();
     assert_eq!(cluster.read_anew(0, "file", &bytes), 0);
+}
+
+/// What the jobs of a buffer node need goes to them at once, but for what is owed.
+#[test]
+fn a_buffer_gives_memory_back_with_the_store_of_its_node() {
+    let cluster = cluster_with(2, WriteMode::Adw, |_| ());
+    let bytes = content(12, 48 << 20);
+    cluster.write_with_copies(0, "file", &bytes);
+    let buffer = || *cluster.0.nodes[1].status().buffer.unwrap();
+    assert!(buffer().memory_bytes >= 48 << 20);
+    let resize = |bytes| {
+        let size = AdminRequest::Resize { size: MemorySize::Bytes(bytes) };
+        cluster.0.nodes[1].admin(size, None, 0).unwrap();
+    };
+    let before = resident_bytes();
+    resize(CAPACITY / 8);
+    let now = buffer();
+    assert!(now.memory_limit_bytes == 8 << 20 && now.memory_bytes <= 8 << 20, "{now:?}");
+    let given_back = before.saturating_sub(resident_bytes());
+    assert!(given_back >= 32 << 20, "{given_back} bytes went back to the system");
+    resize(CAPACITY);
+    assert_eq!(buffer().memory_limit_bytes, 64 << 20);
+    cluster.read_anew(1, "file", &bytes);
+}
+
+/// Memory of this process that no file is behind.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }

@@ -27,7 +27,7 @@ mod tell;
 mod writing;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -55,6 +55,9 @@ const FORM: u8 = 1;
 const DEADLINE: Duration = Duration::from_secs(2);
 /// How long no server is asked after one could not be.
 const AVOIDED_FOR: Duration = Duration::from_secs(10);
+/// Files that wait at a time, each with a descriptor. Where servers are that slow the next ones get
+/// no copies.
+const QUEUE_MAX: usize = 128;
 /// Pools for which a client is kept.
 const CLIENTS_MAX: usize = 8;
 
@@ -81,7 +84,8 @@ struct Record {
 /// A file that waits for its packets to be sent.
 struct Job {
     cached: Arc<CachedVersion>,
-    file: Arc<FileState>,
+    /// Who removes the file does not wait for what is sent of it.
+    file: Weak<FileState>,
     lower: Arc<dyn LowerFile>,
     writing: Arc<Writing>,
 }

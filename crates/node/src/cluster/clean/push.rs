@@ -14,7 +14,7 @@ use tidepool_store::Segment;
 
 use super::super::copies::owing::{PACKET_BYTES, place_of};
 use super::super::threads;
-use super::{CHUNK_PACKETS, Digest, FORM, Job, Record, Writing};
+use super::{CHUNK_PACKETS, Digest, FORM, Job, QUEUE_MAX, Record, Writing};
 use crate::cluster::Cluster;
 use crate::cluster::shared::Shared;
 use crate::core::Core;
@@ -79,9 +79,14 @@ pub fn send(
     let writing = cached.writing.lock().clone();
     let Some((cluster, writing)) = core.cluster().zip(writing) else { return };
     if (is_closed || writing.is_due()) && writing.enqueue(is_closed) {
-        let (cached, file, lower) = (cached.clone(), file.clone(), lower.clone());
-        let job = Job { cached, file, lower, writing };
-        cluster.clean.queue.lock().push_back(job);
+        let mut queue = cluster.clean.queue.lock();
+        if queue.len() >= QUEUE_MAX {
+            writing.end();
+            return;
+        }
+        let (cached, file, lower) = (cached.clone(), Arc::downgrade(file), lower.clone());
+        queue.push_back(Job { cached, file, lower, writing });
+        drop(queue);
         cluster.clean.wake.notify_one();
     }
 }
@@ -101,7 +106,7 @@ pub fn step(cluster: &Cluster) {
         if let Err(reason) = cluster.push_clean(&core, &job) {
             job.writing.end();
             cluster.clean.avoid();
-            tracing::debug!(inode = job.file.id.inode, reason, "it gets no clean copies");
+            tracing::debug!(inode = job.cached.id().inode, reason, "it gets no clean copies");
         }
         if job.writing.done() {
             cluster.clean.queue.lock().push_back(job);
@@ -123,7 +128,9 @@ impl Cluster {
         let mut at = 0;
         while let Some(packets) = writing.next(at, cached.size(), is_closed) {
             at = packets.end;
-            let taken = copy_packets(file, cached, writing, packets);
+            let Some(file) = file.upgrade() else { break };
+            let taken = copy_packets(&file, cached, writing, packets);
+            drop(file);
             if taken.is_empty() {
                 continue;
             }

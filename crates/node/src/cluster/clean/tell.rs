@@ -21,9 +21,10 @@ use crate::cluster::shared::Shared;
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
 
-/// Files that are looked at, and for how long after they were closed, or changed.
+/// Files that are looked at, each with a descriptor, and for how long after they were closed, or
+/// changed.
 const TOLD_MAX: usize = 256;
-const TOLD_FOR: Duration = Duration::from_secs(60);
+const TOLD_FOR: Duration = Duration::from_secs(10);
 /// How long a file rests before it is read from the PFS: it may get its name, or its times, just
 /// now.
 const REST: Duration = Duration::from_secs(1);
