@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use tidepool_pfs::{LowerFile, Unsynced};
 use tidepool_proto::FileId;
 use tidepool_store::Segment;
 
 use super::cached_version::CachedVersion;
 use super::capture::Capture;
+use super::gate::Gate;
 use super::losses::Losses;
 use super::stub::Stub;
 use crate::pins::FilePin;
@@ -21,7 +22,7 @@ pub struct FileState {
     /// Which file.
     pub id: FileId,
     /// Taken by the methods of [`super::gate`].
-    pub(super) gate: RwLock<()>,
+    pub(super) gate: Gate,
     /// The rest.
     pub inner: Mutex<Inner>,
     /// What was written through the node and is not durable.
@@ -102,7 +103,7 @@ impl FileState {
     fn new(id: FileId) -> Self {
         FileState {
             id,
-            gate: RwLock::new(()),
+            gate: Gate::default(),
             inner: Mutex::new(Inner::default()),
             unsynced: Unsynced::default(),
             losses: Losses::default(),
