@@ -16,6 +16,7 @@ use crate::capacity_lease::CapacityLease;
 use crate::changes::Changes;
 use crate::cluster::Cluster;
 use crate::counters::Counters;
+use crate::file::background::Background;
 use crate::file::cached_version::CachedVersion;
 use crate::file::drained::Drained;
 use crate::file::memory_only_files::MemoryOnlyFiles;
@@ -61,6 +62,8 @@ pub struct Core {
     pub memory_only: Arc<MemoryOnlyFiles>,
     /// Threads that write them back while memory is needed.
     pub write_back_pool: Arc<WriteBackPool>,
+    /// Files that are written to the PFS while nobody waits for them.
+    pub(crate) background: Background,
     /// What takes other nodes' writes, where this one has it.
     pub(crate) burst_buffer: Option<Arc<BurstBuffer>>,
     /// The other nodes, where there are any.

@@ -314,6 +314,7 @@ impl Job {
             return Ok(read);
         }
         let (began, mut total) = (Instant::now(), 0);
+        let reading = core.background.begin_read();
         for piece in buffer.chunks_mut(core.config.transfer_bytes as usize) {
             let read = lower.read_block(offset + total as u64, piece)?;
             core.counters.pfs_read_bytes.add(read as u64);
@@ -322,6 +323,7 @@ impl Job {
                 break;
             }
         }
+        reading.end(total as u64);
         if let Some(cluster) = core.cluster() {
             cluster.note_pfs_read(total as u64, began.elapsed());
         }

@@ -23,6 +23,7 @@ use crate::changes::Changes;
 use crate::cluster::Cluster;
 use crate::core::Core;
 use crate::counters::Counters;
+use crate::file::background::Background;
 use crate::file::drained::Drained;
 use crate::file::draining::{Effort, write_back_all};
 use crate::file::memory_only;
@@ -100,6 +101,7 @@ impl Node {
             capacity_lease,
             memory_only,
             write_back_pool,
+            background: Background::new(config.write_back_bytes_per_s),
             burst_buffer: burst_buffer.map(Arc::new),
             cluster: OnceLock::new(),
             drained: Drained::default(),

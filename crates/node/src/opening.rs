@@ -193,9 +193,10 @@ impl Node {
         let (Some(epoch), Some(cluster)) = (epoch, cluster) else {
             return stub::clear(&**lower).map(|()| true);
         };
+        let holders = mark.copies.as_ref().map_or(&[][..], |copies| &copies.holders);
         let name = || memory_only::name_of(&**lower);
         let emptied = asked::while_another_node_works(|| {
-            cluster.empty_stub(&self.core, epoch, version, &**lower)
+            cluster.empty_stub(&self.core, (epoch, holders), version, &**lower)
         });
         match emptied {
             _ if cluster.is_replaced(&self.core, (version, epoch), &**lower) => {

@@ -4,10 +4,11 @@
 mod support;
 
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 use support::nodes::*;
 use support::{content, read_all};
@@ -438,4 +439,138 @@ fn what_becomes_of_a_name_while_its_bytes_are_owed_is_what_programs_see() {
     assert_eq!(cluster.on_pfs("emptied"), b"new");
     assert!(!pfs("renamed").exists() && !pfs("removed").exists());
     until("nothing is owed any more", || cluster.owed_bytes() == 0);
+}
+
+/// Nodes that bring files to the PFS at so many bytes a second while nobody waits for them.
+fn held_to(count: usize, bytes_per_s: u64) -> Cluster {
+    cluster_with(count, |_, config| config.write_back_bytes_per_s = Some(bytes_per_s))
+}
+
+/// Bytes of a file that takes days at a byte a second, but for its first MiB.
+const LONG: usize = 4 << 20;
+
+impl Cluster {
+    /// A file that its node closed, which is being brought to the PFS by now.
+    fn under_way(&self, name: &str, bytes: &[u8]) {
+        let file = self.create(0, name);
+        file.write_at(0, bytes).unwrap();
+        file.sync(false).unwrap();
+        drop(file);
+        let length = || std::fs::metadata(self.nodes.pfs(name)).unwrap().len();
+        until("its node writes it", || length() == bytes.len() as u64);
+        assert!(self.is_stub(name));
+    }
+
+    /// Files that nodes put beside those of programs.
+    fn beside(&self) -> usize {
+        let entries = std::fs::read_dir(self.nodes.pfs("")).unwrap();
+        let names = entries.map(|it| it.unwrap().file_name());
+        names.filter(|name| name.as_bytes().starts_with(b".tidepool-copy-")).count()
+    }
+}
+
+/// Where the product is wrong these wait for days.
+fn unless_it_hangs(test: fn()) {
+    let (ended, end) = mpsc::channel();
+    std::thread::spawn(move || {
+        test();
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(Duration::from_secs(120)).expect("it ends, and well");
+}
+
+#[test]
+fn a_file_that_nobody_waits_for_comes_to_the_pfs_no_faster_than_it_may() {
+    let cluster = held_to(2, 4 << 20);
+    let bytes = content(14, 32 << 20);
+    let begun = Instant::now();
+    let file = cluster.create(0, "file");
+    file.write_at(0, &bytes).unwrap();
+    file.sync(false).unwrap();
+    assert!(cluster.is_stub("file"));
+    drop(file);
+    until("it is on the PFS", || !cluster.is_stub("file"));
+    // The first MiB is for nothing, and it may be 5 s before it begins.
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_secs(7), "{took:?}");
+    assert!(cluster.on_pfs("file") == bytes);
+}
+
+#[test]
+fn a_file_is_written_at_once_where_somebody_waits_for_it() {
+    unless_it_hangs(own_files_are_written_at_once);
+}
+
+fn own_files_are_written_at_once() {
+    let cluster = held_to(2, 1);
+    let bytes = content(15, LONG);
+    cluster.under_way("read", &bytes);
+    until("it is told", || cluster.copies(0).write_back_bytes_per_s == Some(1));
+    assert!(cluster.nodes.read(1, "read").0 == bytes, "by another node");
+    assert!(!cluster.is_stub("read"));
+    cluster.under_way("here", &bytes);
+    assert!(cluster.nodes.read(0, "here").0 == bytes, "by the node that wrote it");
+    let file = cluster.create(0, "written");
+    file.write_at(0, &bytes).unwrap();
+    file.sync(false).unwrap();
+    // It is open, and at rest.
+    let length = || std::fs::metadata(cluster.nodes.pfs("written")).unwrap().len();
+    until("its node writes it", || length() == LONG as u64);
+    file.write_at(0, b"again").unwrap();
+    file.sync(false).unwrap();
+    assert_eq!(cluster.on_pfs("written")[..5], *b"again");
+    let names = ["one", "two"];
+    names.iter().for_each(|name| cluster.under_way(name, &bytes));
+    let flushed = cluster.nodes.nodes[0].admin(AdminRequest::FlushAll, None, 0).unwrap();
+    assert_eq!(flushed, AdminReply::Flushed(FlushReport { files: 2, bytes: 2 * LONG as u64 }));
+    assert!(names.iter().all(|name| cluster.on_pfs(name) == bytes));
+}
+
+#[test]
+fn a_file_of_a_node_that_is_gone_is_written_at_once_where_somebody_waits_for_it() {
+    unless_it_hangs(files_of_others_are_written_at_once);
+}
+
+fn files_of_others_are_written_at_once() {
+    let cluster = cluster_with(3, |node, config| {
+        config.write_back_bytes_per_s = Some(1);
+        // The other one has none.
+        config.buffer = config.buffer.take().filter(|_| node == 1);
+    });
+    let bytes = content(16, LONG);
+    let written = |node: usize, name: &str| {
+        let file = cluster.create(node, name);
+        file.write_at(0, &bytes).unwrap();
+        file.sync(false).unwrap();
+        assert!(cluster.is_stub(name));
+        file
+    };
+    let names = ["read", "here", "emptied"];
+    let _files = names.map(|name| written(0, name));
+    cluster.kill(0);
+    until("they are written", || cluster.beside() == 3);
+    assert!(names.iter().all(|name| cluster.is_stub(name)), "and not there");
+    // Nothing else waits for them.
+    let owed_bytes = cluster.buffer(1).owed_bytes;
+    let _file = written(2, "of-another");
+    assert!(cluster.nodes.read(1, "of-another").0 == bytes);
+    until("it is not owed any more", || cluster.buffer(1).owed_bytes == owed_bytes);
+    let read = |node: usize, name: &str| {
+        // An open that found the stub is told to open what is in its place.
+        let open = || cluster.nodes.try_open(node, name, Access::Read);
+        read_all(&*open().or_else(|_| open()).unwrap()).unwrap().0
+    };
+    assert!(read(2, "read") == bytes && read(1, "here") == bytes);
+    assert!(!cluster.is_stub("read") && !cluster.is_stub("here") && cluster.is_stub("emptied"));
+    let empty = || {
+        let file = File::options().read(true).write(true).open(cluster.nodes.pfs("emptied"));
+        let plain = OpenRequest::to_read(file.unwrap().into(), 0);
+        let (access, write_mode) = (Access::ReadWrite, Some(WriteMode::Through));
+        let request = OpenRequest { access, truncate: true, write_mode, ..plain };
+        cluster.nodes.nodes[2].open(request)
+    };
+    // It need not wait until the holder counts as stuck.
+    let emptied = empty().or_else(|_| empty()).unwrap();
+    emptied.set_size(0).unwrap();
+    assert!(!cluster.is_stub("emptied") && cluster.on_pfs("emptied").is_empty());
 }

@@ -273,11 +273,13 @@ fn owed_row(copies: &CopiesStatus) -> Option<String> {
     }
     let age =
         owed_oldest_s.map_or(String::new(), |age| format!(" for up to {}", output::duration(age)));
+    let held_to = copies.write_back_bytes_per_s.map(|rate| format!("; at most {}/s", size(rate)));
     Some(format!(
-        "{} ({}) of this node, in burst buffers{age}; it answers for {} of others",
+        "{} ({}) of this node, in burst buffers{age}; it answers for {} of others{}",
         count(*owed_files, "file"),
         size(*owed_bytes),
-        count(*answered_for, "file")
+        count(*answered_for, "file"),
+        held_to.unwrap_or_default(),
     ))
 }
 

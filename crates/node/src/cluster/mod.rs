@@ -143,8 +143,14 @@ impl Cluster {
         self.started.elapsed()
     }
 
-    fn is_stopping(&self) -> bool {
+    /// Whether the node ends.
+    pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Whether files may begin in burst buffers.
+    pub(crate) fn are_buffers_well(&self) -> bool {
+        self.buffers.are_well()
     }
 
     /// Lets other nodes ask for the facts of this one.

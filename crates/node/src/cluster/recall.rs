@@ -140,6 +140,11 @@ impl<K: Copy + Eq + Hash> Recalls<K> {
         self.0.lock().has_turn()
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.lock().running.len()
+    }
+
     /// What failed is not told: it is tried in another way.
     pub(super) fn forget_failure(&self, id: K) {
         self.0.lock().failed.remove(&id);

@@ -29,6 +29,7 @@ fn rejected(counters: &tidepool_peer::Counters) -> u64 {
 impl Cluster {
     /// Members, and what happened between them and this node.
     pub fn status(&self) -> ClusterStatus {
+        let limit = self.core.upgrade().and_then(|core| core.background.limit());
         let (views, counters) = {
             let members = self.members.lock();
             (members.members(), members.counters())
@@ -52,7 +53,7 @@ impl Cluster {
             location_entries: counters.entries,
             location_bytes: counters.entry_bytes,
             queued_bytes: self.queued_bytes(),
-            copies: self.copies.status(),
+            copies: self.copies.status(limit),
             clean_copies: self.clean.status(),
             changes_shown: self.sight.last(),
         }

@@ -375,9 +375,18 @@ pub fn try_write_back(core: &Arc<Core>, id: FileId) -> Option<u64> {
 /// Writes one memory-only file back because another node has it open; waits for changes of it that
 /// are under way.
 pub fn write_back_for_another(core: &Arc<Core>, file: &FileState) -> Result<WriteBackOutcome> {
-    let changing = file.close_gate();
+    write_back_closed(core, &file.close_gate())
+}
+
+/// As [`write_back_for_another`] where nobody waits for it yet: as fast as readers of the PFS do
+/// not notice, until somebody waits for the file.
+pub fn write_back_in_background(core: &Arc<Core>, file: &FileState) -> Result<WriteBackOutcome> {
+    write_back_closed(core, &file.close_gate().in_background())
+}
+
+fn write_back_closed(core: &Arc<Core>, file: &ExclusiveGate<'_>) -> Result<WriteBackOutcome> {
     let cached = file.cached().filter(|cached| cached.is_memory_only());
-    cached.map_or(Ok(WriteBackOutcome::WrittenBack), |cached| write_back(core, &changing, &cached))
+    cached.map_or(Ok(WriteBackOutcome::WrittenBack), |cached| write_back(core, file, &cached))
 }
 
 /// Whether a file may be discarded instead of being written back.
@@ -463,7 +472,7 @@ fn write_back_or_discard(
         return Ok(give_up_to_copy(core, file, cached, stub));
     }
     let mut changed_amid = false;
-    let written = write_into_stub(core, cached, stub, &mark, &mut changed_amid);
+    let written = write_into_stub(core, file, cached, (stub, &mark), &mut changed_amid);
     if let Err(error) = &written
         && error.kind() == ErrorKind::Lost
     {

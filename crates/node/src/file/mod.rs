@@ -11,6 +11,7 @@
 //!   memory alone, and how they are written back; [`copied`]: what other nodes have of them.
 //! * `write_back_pool`, `draining`, `works`, `steps`, `pace`: when they are, by which threads, how
 //!   fast.
+//! * [`background`], `write_rate`: those that nobody waits for leave the PFS to its readers.
 //! * `write_back_state`, `failing`, `retry`: a PFS that has no room for them, or fails.
 //! * [`losses`]: bytes that were in memory alone and are gone, to be reported to their writers.
 //!
@@ -36,6 +37,7 @@
 //!    question to the PFS, because walks over all files take it.
 //! 7. No pin of a block is held while a gate is waited for, because a change waits for pins.
 
+pub mod background;
 mod behind;
 pub mod cached_version;
 pub mod capture;
@@ -63,7 +65,8 @@ pub mod steps;
 pub mod stub;
 mod works;
 mod write;
-mod write_back;
+pub(crate) mod write_back;
 pub mod write_back_pool;
 pub mod write_back_state;
+mod write_rate;
 mod written;

@@ -273,7 +273,9 @@ impl Handle {
     /// Reads from the PFS under the version rule: the bytes are those of `cached` or an error.
     fn read_checked(&self, cached: &CachedVersion, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let unchanged_by_us = self.file.share_gate();
+        let reading = self.core.background.begin_read();
         let read = self.lower.read_current(offset, bytes)?;
+        reading.end(read as u64);
         self.core.counters.pfs_read_bytes.add(read as u64);
         let current = self.core.still_current(&unchanged_by_us, cached, &*self.lower)?;
         if read < bytes.len() || !current {
@@ -290,7 +292,9 @@ impl Handle {
         sink: &mut Sink<'_>,
     ) -> Result<ReadOutcome> {
         let mut bytes = vec![0; length];
+        let reading = self.core.background.begin_read();
         let read = self.lower.read_at(offset, &mut bytes)?;
+        reading.end(read as u64);
         self.core.counters.pfs_read_bytes.add(read as u64);
         sink(&[IoSlice::new(&bytes[..read])]);
         Ok(ReadOutcome { bytes: read, levels: BytesByLevel::of(Level::Pfs, read as u64) })

@@ -6,8 +6,10 @@ use tidepool_proto::table::BlockState;
 use tidepool_proto::{Error, ErrorKind, Result, Version};
 use tidepool_store::{BlockPin, Segment};
 
+use super::background::Writing;
 use super::cached_version::CachedVersion;
 use super::copied::Copied;
+use super::gate::ExclusiveGate;
 use super::stub::{Afterwards, Stub, WriteBytes};
 use crate::core::Core;
 
@@ -15,9 +17,9 @@ use crate::core::Core;
 /// it between two steps, also where this failed.
 pub fn write_into_stub(
     core: &Core,
+    file: &ExclusiveGate<'_>,
     cached: &CachedVersion,
-    stub: &Stub,
-    mark: &Mark,
+    (stub, mark): (&Stub, &Mark),
     changed_amid: &mut bool,
 ) -> Result<()> {
     let mut head = [0; STUB_BYTES as usize];
@@ -31,21 +33,34 @@ pub fn write_into_stub(
     let rest: &mut WriteBytes<'_> = &mut |from| {
         let Some(segment) = cached.segment() else { return Ok(()) };
         let lower = &**stub.lower();
-        let mut written = WrittenBack { lower, last: None };
+        let mut written = WrittenBack::new(lower);
         let mut left_at: Option<Version> = None;
-        for block in 0..segment.blocks() {
-            let Some(pin) = pin_unless_hole(segment, block)? else { continue };
-            let start = block * segment.block_bytes();
-            let skip = from.saturating_sub(start).min(pin.len() as u64);
-            let bytes = &pin[skip as usize..];
-            if let Some(left_at) = left_at {
-                *changed_amid |= !lower.version()?.agrees_with(&left_at);
-            }
-            lower.write_at(start + skip, bytes)?;
-            left_at = Some(lower.version()?);
-            written.next(start + skip, bytes.len() as u64)?;
-            core.counters.pfs_written_bytes.add(pin.len() as u64);
+        let wait_until_wanted = |limit| {
+            // It waits, and not for the PFS.
             core.memory_only.steps().moved(cached.id());
+            file.wait_until_wanted(limit) || stub.copied().is_none_or(|copied| copied.is_over())
+        };
+        let mut writing = file.is_in_background().then(|| Writing::begin(core, &wait_until_wanted));
+        for block in 0..segment.blocks() {
+            let start = block * segment.block_bytes();
+            let end = segment.size().min(start + segment.block_bytes());
+            let mut at = from.max(start);
+            while at < end && segment.state(block) != BlockState::Absent {
+                let most = writing.as_mut().map_or(end - at, |writing| writing.next(end - at));
+                // Not while it waits: what frees a block waits for its pins.
+                let Some(pin) = pin_unless_hole(segment, block)? else { break };
+                let (from, upto) = (at - start, (at - start + most).min(pin.len() as u64));
+                let Some(bytes) = pin.get(from as usize..upto as usize) else { break };
+                if let Some(left_at) = left_at {
+                    *changed_amid |= !lower.version()?.agrees_with(&left_at);
+                }
+                lower.write_at(at, bytes)?;
+                left_at = Some(lower.version()?);
+                written.next(at, bytes.len() as u64)?;
+                at += bytes.len() as u64;
+                core.counters.pfs_written_bytes.add(bytes.len() as u64);
+                core.memory_only.steps().moved(cached.id());
+            }
         }
         written.end()
     };
@@ -59,19 +74,26 @@ pub fn write_into_stub(
 /// Keeps the page cache from filling with what is written back: it is charged to the control group
 /// of the node, beside the memory that is to be freed, and dirty pages cannot be freed. One block
 /// waits while the next is written.
-struct WrittenBack<'a> {
+pub struct WrittenBack<'a> {
     lower: &'a dyn LowerFile,
     last: Option<(u64, u64)>,
 }
 
-impl WrittenBack<'_> {
-    fn next(&mut self, offset: u64, length: u64) -> Result<()> {
+impl<'a> WrittenBack<'a> {
+    /// Of a file of which nothing is written yet.
+    pub fn new(lower: &'a dyn LowerFile) -> Self {
+        WrittenBack { lower, last: None }
+    }
+
+    /// This was written just now.
+    pub fn next(&mut self, offset: u64, length: u64) -> Result<()> {
         self.lower.start_writeback(offset, length);
         let before = self.last.replace((offset, length));
         self.clean(before)
     }
 
-    fn end(mut self) -> Result<()> {
+    /// All is written.
+    pub fn end(mut self) -> Result<()> {
         let last = self.last.take();
         self.clean(last)
     }

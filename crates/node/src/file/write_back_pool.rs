@@ -200,6 +200,11 @@ impl WriteBackPool {
         _ = self.write_one.set(write_one);
     }
 
+    /// Whether memory is needed that files have.
+    pub fn is_needed(&self) -> bool {
+        self.state.lock().is_wanted(self)
+    }
+
     /// Bytes that the store has above its capacity.
     fn excess_bytes(&self) -> u64 {
         let page = self.store.control_page();

@@ -72,6 +72,10 @@ pub struct CopiesStatus {
     /// Files of other nodes for which this one answers, beside `held`.
     #[serde(default)]
     pub answered_for: u64,
+    /// Bytes a second that files in burst buffers are brought to the PFS at, at most, while nobody
+    /// waits for them; `None`: as many as it takes.
+    #[serde(default)]
+    pub write_back_bytes_per_s: Option<u64>,
 }
 
 /// Clean copies in burst buffers, of files that were written in mode `adw` or `bld`.

@@ -226,6 +226,10 @@ const PLAIN: &[MetricSpec] = &metrics! {
     "tidepool_owed_answered_for" Gauge ""
         |s| of_cluster(s, |cluster| cluster.copies.answered_for),
         "Files in burst buffers that this node would bring to the PFS if theirs went.";
+    "tidepool_owed_write_back_bytes_per_second" Gauge "bytes_per_second"
+        |s| of_cluster(s, |cluster| cluster.copies.write_back_bytes_per_s.unwrap_or(0)),
+        "Rate that these files are brought to the PFS at, at most, while nobody waits for them; 0: \
+         as fast as it takes them.";
     "tidepool_clean_copies_pushed_bytes_total" Counter "bytes"
         |s| of_cluster(s, |cluster| cluster.clean_copies.pushed_bytes),
         "Bytes written in mode `adw` or `bld` that this node sent to burst buffers.";

@@ -270,6 +270,8 @@ pub struct NodeConfig {
     pub cluster: Option<ClusterConfig>,
     /// The burst buffer; `None`: the node has none.
     pub buffer: Option<BufferConfig>,
+    /// Most bytes a second of write-back that nobody waits for; `None`: no such limit.
+    pub write_back_bytes_per_s: Option<u64>,
     /// Faults to inject below the PFS side; development only.
     pub fault: Option<String>,
     /// Settings per directory.

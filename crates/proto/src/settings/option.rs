@@ -480,6 +480,11 @@ table! {
     buffer_servers: OptionKind::Text, "", None, false,
         "Servers of memcached that take the place of burst buffers in modes `adw` and `bld`, as \
          `HOST:PORT,HOST:PORT`. Who reaches them can read what is there, and not change it unseen.";
+    write_back_bytes_per_s: OptionKind::Bytes { min: MIB, max: u64::MAX, step: 1 }, "bytes/s", None,
+        false,
+        "Most bytes a second that this node writes to the PFS of files in burst buffers while \
+         nobody waits for them; by default as many as leave reads of the PFS nine tenths of what \
+         they get.";
     metrics_address: OptionKind::Address, "", None, false,
         "Address of the Prometheus endpoint; none by default.";
     log_level: OptionKind::Choice(LOG_LEVELS), "", Some("info"), true,

@@ -56,7 +56,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         pfs, mount, socket, foreground, policy, read_mode, write_mode, small_file_bytes_max,
         transfers, transfer_bytes, read_ahead_bytes_max, read_buffer_bytes, fuse_threads,
         passthrough, direct_io, huge_pages, backing, pinned_share_max, timestamp_granularity_ns,
-        pfs_has_no_other_writers, metrics_address, log_level, log_format, log_file, fault,
+        pfs_has_no_other_writers, write_back_bytes_per_s, metrics_address, log_level, log_format, log_file, fault,
         // Taken above.
         memory: _, block_bytes: _, control: _, memory_min: _, control_lease_ms: _,
         controlled_stores: _, control_policy: _, control_interval_ms: _, control_headroom_bytes: _,
@@ -106,6 +106,9 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         control,
         cluster,
         buffer,
+        write_back_bytes_per_s: o
+            .optional::<ByteSize>("write_back_bytes_per_s", &write_back_bytes_per_s)?
+            .map(|rate| rate.0),
         fault: o.optional("fault", &fault)?,
         quotas: resolve_quotas(quotas, machine)?,
         entries,

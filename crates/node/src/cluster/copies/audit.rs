@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tidepool_cluster::NodeName;
 use tidepool_proto::FileId;
 
+use super::held::HeldCopy;
 use super::message::{Asked, Audit, AuditAnswer, path_of};
 use crate::cluster::recall::{Answer, Running};
 use crate::cluster::removed::Removed;
@@ -147,6 +148,19 @@ fn end_with_names(core: &Core, counted_on: &[(Arc<Copied>, FileId)]) {
     }
 }
 
+/// Copies could not be given back, for these reasons: the next try is later.
+fn note_failed(memory: &mut Follow, failed: Vec<(Arc<HeldCopy>, String)>) {
+    for (copy, reason) in failed {
+        if copy.is_reason_new(&reason) {
+            tracing::warn!(path = %copy.path().display(), reason, "a copy stays in memory");
+        }
+        // Each try may leave something on a PFS that fails.
+        let before = memory.failed.get(&copy.epoch).map_or(Duration::ZERO, |(_, pause)| *pause);
+        let pause = (before * 2).clamp(RETRY, RETRY_MAX);
+        memory.failed.insert(copy.epoch, (Instant::now(), pause));
+    }
+}
+
 fn is_written(core: &Core, id: FileId) -> bool {
     core.files.get(id).is_some_and(|file| file.inner.lock().writers > 0)
 }
@@ -198,9 +212,13 @@ impl Cluster {
         let is_due = |(copied, id): &&(Arc<Copied>, FileId)| {
             copied.is_over() || copied.is_due(is_written(core, *id))
         };
-        let over = counted_on.iter().filter(is_due);
-        let over = over.map(|(copied, id)| (copied.copies.epoch, *id)).collect();
-        self.write_back_without_copies(core, over);
+        let due = counted_on.iter().filter(is_due);
+        let (over, due): (Vec<_>, Vec<_>) = due.partition(|(copied, _)| copied.is_over());
+        let named = |(copied, id): &(Arc<Copied>, FileId)| (copied.copies.epoch, *id);
+        *self.copies.over.waiting.lock() = over.into_iter().map(named).collect();
+        *self.copies.due.waiting.lock() = due.into_iter().map(named).collect();
+        self.write_back_without_copies(core, false);
+        self.write_back_without_copies(core, true);
     }
 
     /// What one of its buffers has is to be written back where that is gone.
@@ -275,19 +293,23 @@ impl Cluster {
         Some(missing)
     }
 
-    /// Writes files back beside this thread, one after the other.
-    fn write_back_without_copies(&self, core: &Arc<Core>, over: VecDeque<(u64, FileId)>) {
-        *self.copies.over.lock() = over;
-        while let Some(first) = self.next_without_copy(core) {
+    /// Writes files back beside this thread, one after the other: those that have no copy any more,
+    /// or those that are due, which nobody waits for.
+    fn write_back_without_copies(&self, core: &Arc<Core>, are_due: bool) {
+        while let Some(first) = self.next_without_copy(core, are_due) {
             let (Some(cluster), core) = (self.myself.upgrade(), core.clone()) else { return };
             let run = move || {
                 let mut next = Some(first);
                 while let Some((running, file)) = next {
-                    if let Err(error) = memory_only::write_back_for_another(&core, &file) {
+                    let written = match are_due {
+                        true => memory_only::write_back_in_background(&core, &file),
+                        false => memory_only::write_back_for_another(&core, &file),
+                    };
+                    if let Err(error) = written {
                         running.failed(error.to_string());
                     }
                     drop(running);
-                    next = cluster.next_without_copy(&core);
+                    next = cluster.next_without_copy(&core, are_due);
                 }
             };
             // Where no thread is to be had it is tried at the next look.
@@ -298,10 +320,19 @@ impl Cluster {
     }
 
     /// The next file that is to be written back, and its turn.
-    fn next_without_copy(&self, core: &Core) -> Option<(Running<u64>, Arc<FileState>)> {
-        while self.copies.writing.has_turn() && !self.is_stopping() {
-            let (epoch, id) = self.copies.over.lock().pop_front()?;
-            let (answer, running) = self.copies.writing.ask(epoch);
+    fn next_without_copy(
+        &self,
+        core: &Core,
+        are_due: bool,
+    ) -> Option<(Running<u64>, Arc<FileState>)> {
+        let files = if are_due { &self.copies.due } else { &self.copies.over };
+        let has_turn = || match are_due {
+            true => files.has_turn_in_background(core),
+            false => files.running.has_turn(),
+        };
+        while has_turn() && !self.is_stopping() {
+            let (epoch, id) = files.waiting.lock().pop_front()?;
+            let (answer, running) = files.running.ask(epoch);
             if let Answer::Stays(reason) = &answer {
                 tracing::debug!(inode = id.inode, reason, "it is tried again");
             }
@@ -377,20 +408,24 @@ impl Cluster {
     /// Whether some are left because there was no time.
     fn look_after_held(&self, core: &Arc<Core>, memory: &mut Follow) -> bool {
         let mut copies = self.copies.held.all();
+        note_failed(memory, self.copies.others.take_failed());
         // For a while after the pause it is remembered how long the next one is.
         memory.failed.retain(|_, (at, pause)| at.elapsed() < *pause * 2);
         let is_paused =
             |epoch| memory.failed.get(&epoch).is_some_and(|(at, pause)| at.elapsed() < *pause);
         copies.sort_by_key(|copy| std::cmp::Reverse(copy.bytes()));
         let wanted = std::mem::take(&mut *self.copies.wanted_bytes.lock());
-        let (mut coming, mut due) = (0, VecDeque::new());
+        let (mut coming, mut due) = (0, Vec::new());
         for copy in copies {
             let is_needed = coming < wanted && copy.bytes() > 0;
             if (is_needed || self.is_gone(&copy)) && !is_paused(copy.epoch) {
                 coming += copy.bytes();
-                due.push_back(copy);
+                due.push(copy);
             }
         }
+        let is_slow = |copy: &Arc<HeldCopy>| copy.is_in_no_hurry();
+        let (slow, due): (VecDeque<_>, VecDeque<_>) = due.into_iter().partition(is_slow);
+        self.bring_in_background(core, slow);
         let (due, failed) = (Mutex::new(due), Mutex::new(Vec::new()));
         let begun = Instant::now();
         let work = || {
@@ -409,15 +444,7 @@ impl Cluster {
             }
             work();
         });
-        for (copy, reason) in failed.into_inner() {
-            if copy.is_reason_new(&reason) {
-                tracing::warn!(path = %copy.path().display(), reason, "a copy stays in memory");
-            }
-            // Each try may leave something on a PFS that fails.
-            let before = memory.failed.get(&copy.epoch).map_or(Duration::ZERO, |(_, pause)| *pause);
-            let pause = (before * 2).clamp(RETRY, RETRY_MAX);
-            memory.failed.insert(copy.epoch, (Instant::now(), pause));
-        }
+        note_failed(memory, failed.into_inner());
         !due.into_inner().is_empty()
     }
 }

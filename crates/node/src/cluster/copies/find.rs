@@ -162,12 +162,13 @@ impl Cluster {
     pub fn empty_stub(
         &self,
         core: &Arc<Core>,
-        epoch: u64,
+        (epoch, holders): (u64, &[String]),
         version: &Version,
         lower: &dyn LowerFile,
     ) -> Result<Replaced, String> {
         let of = (Shared::named(version).file, epoch);
         let begun = Instant::now();
+        let mut is_told = false;
         loop {
             tidepool_pfs::asked::check().map_err(|error| error.to_string())?;
             // Nobody else on this node has the right that this node gets.
@@ -200,9 +201,23 @@ impl Cluster {
                 Err(reason) if self.is_replaced(core, (version, epoch), lower) => {
                     return Err(reason);
                 }
+                Err(_) if !std::mem::replace(&mut is_told, true) => self.hurry(epoch, holders),
                 Err(_) => {}
             }
             std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+
+    /// Has who puts its copy in the place of a file lose no time.
+    fn hurry(&self, epoch: u64, holders: &[String]) {
+        if let Some(copy) = self.copies.held.get(epoch) {
+            copy.hurry();
+        }
+        let Ok(message) = postcard::to_stdvec(&Asked::Hurry(epoch)) else { return };
+        let request = threads::about_copies(&message);
+        for holder in holders.iter().filter(|holder| *holder != self.me.as_str()) {
+            // One that says nothing is not waited for either.
+            let _ = self.transport.call(holder, &request, self.config.peer_timeout);
         }
     }
 

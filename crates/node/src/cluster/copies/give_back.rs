@@ -54,6 +54,7 @@ impl Cluster {
 
     /// Begins to give a copy back, if that is not under way.
     pub(super) fn begin_to_give_back(&self, core: &Arc<Core>, copy: Arc<HeldCopy>) -> Answer {
+        copy.hurry();
         let (answer, running) = self.copies.giving.ask(copy.epoch);
         let (Some(running), Some(cluster)) = (running, self.myself.upgrade()) else {
             return answer;

@@ -315,6 +315,19 @@ impl HeldCopy {
         matches!(self.state.lock().kept, Kept::Buffers(_))
     }
 
+    /// Somebody waits for it: where it is being put in the place of its file, that is not to take
+    /// longer than it must.
+    pub fn hurry(&self) {
+        if let Kept::Buffers(file) = &self.state.lock().kept {
+            file.hurry();
+        }
+    }
+
+    /// Whether its bytes are in burst buffers, and nobody waits for them.
+    pub fn is_in_no_hurry(&self) -> bool {
+        matches!(&self.state.lock().kept, Kept::Buffers(file) if !file.is_wanted())
+    }
+
     /// Notes what was told of a file in burst buffers; false where it takes no messages any more.
     pub fn note_owed(&self, owe: &Owe) -> bool {
         let mut state = self.state.lock();

@@ -22,6 +22,8 @@ pub enum Asked {
     WasPlaced(u64),
     /// To answer for a file that is in burst buffers.
     Owe(Owe),
+    /// To lose no time with this one, if it puts that in the place of its file: somebody waits.
+    Hurry(u64),
 }
 
 /// A change of a copy.

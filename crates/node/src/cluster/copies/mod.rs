@@ -8,6 +8,7 @@
 //!   is put in the place of the file, `place`. `claim`: the right to it; `pass`: what a node left
 //!   that had it and is gone, or does not get on (`stuck`); `unsettled`: a copy that may have taken
 //!   another file's place.
+//! * `waiting`: what is brought to the PFS beside the thread that does all this.
 //! * `find`: who has the bytes of a stub that is opened.
 //! * `message`: what is said.
 //!
@@ -33,6 +34,7 @@ mod push;
 mod replace;
 mod stuck;
 mod unsettled;
+mod waiting;
 
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -48,6 +50,7 @@ use tidepool_proto::cluster::CopiesStatus;
 use self::held::HeldCopies;
 use self::message::{Asked, AuditAnswer, PushAnswer};
 use self::stuck::Watched;
+use self::waiting::{OthersFiles, OwnFiles};
 use super::Cluster;
 use super::recall::{Answer, Recalls};
 use crate::core::Core;
@@ -62,10 +65,12 @@ pub struct FileCopies {
     held: HeldCopies,
     /// Copies that are being given back, by what their time in memory is called.
     giving: Arc<Recalls<u64>>,
-    /// Files of this node that are written back for want of a copy.
-    writing: Arc<Recalls<u64>>,
-    /// Those that wait for their turn.
-    over: Mutex<VecDeque<(u64, FileId)>>,
+    /// Files of this node that are written back for want of a copy, and those that are because it
+    /// is time.
+    over: OwnFiles,
+    due: OwnFiles,
+    /// Files of nodes that are gone.
+    others: OthersFiles,
     /// Holders that were sent anything since the last comparison.
     pushed_to: Mutex<HashSet<NodeName>>,
     /// Bytes that the store needs of what copies hold.
@@ -113,8 +118,11 @@ impl FileCopies {
     }
 
     /// What there is of them, and was done.
-    pub fn status(&self) -> CopiesStatus {
+    pub fn status(&self, write_back_bytes_per_s: Option<u64>) -> CopiesStatus {
         let (held, held_bytes) = self.held();
+        let owed = self.owed.lock().clone();
+        let answered_for = self.held.all().iter().filter(|it| it.owed().is_some()).count() as u64;
+        let is_owed = owed.owed_files + answered_for > 0;
         CopiesStatus {
             files: self.copied_files.load(Ordering::Relaxed),
             held,
@@ -122,9 +130,9 @@ impl FileCopies {
             pushed_bytes: self.pushed_bytes.get(),
             missing: self.missing.get(),
             put_in_place: self.put_in_place.get(),
-            answered_for: self.held.all().iter().filter(|it| it.owed().is_some()).count()
-                as u64,
-            ..*self.owed.lock()
+            answered_for,
+            write_back_bytes_per_s: write_back_bytes_per_s.filter(|_| is_owed),
+            ..owed
         }
     }
 
@@ -211,6 +219,10 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
         }
         (Asked::IsStart(node), core) => {
             postcard::to_stdvec(&core.is_none_or(|core| core.memory_only.node() == node))
+        }
+        (Asked::Hurry(epoch), _) => {
+            let copy = cluster.copies.held.get(epoch);
+            postcard::to_stdvec(&copy.map(|copy| copy.hurry()).is_some())
         }
         (Asked::WasPlaced(epoch), _) => {
             postcard::to_stdvec(&cluster.copies.placed.lock().contains(&epoch))

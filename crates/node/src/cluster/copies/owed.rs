@@ -7,8 +7,9 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use tidepool_buffer::client::{Client, Keep};
 use tidepool_buffer::key::LAST_BLOCK;
 use tidepool_buffer::placement::{Member, Placement};
@@ -19,6 +20,8 @@ use super::owing::{place_of, told_key};
 use super::place;
 use crate::cluster::Cluster;
 use crate::core::Core;
+use crate::file::background::Writing;
+use crate::file::write_back::WrittenBack;
 
 /// First byte of what is kept of a file, before the rest: another release may tell more.
 const FORM: u8 = 1;
@@ -33,6 +36,8 @@ pub struct OwedFile {
     /// time.
     telling: Mutex<()>,
     told: Mutex<Option<Owe>>,
+    /// Whether somebody waits for it.
+    wanted: (Mutex<bool>, Condvar),
 }
 
 impl OwedFile {
@@ -46,8 +51,34 @@ impl OwedFile {
         *self.told.lock() = Some(owe.clone());
     }
 
-    /// Writes its bytes; what was never written are holes.
-    pub fn write_into(&self, owe: &Owe, file: &File) -> Result<(), String> {
+    /// Somebody waits for it, from now on.
+    pub fn hurry(&self) {
+        *self.wanted.0.lock() = true;
+        self.wanted.1.notify_all();
+    }
+
+    /// Whether somebody waits for it.
+    pub fn is_wanted(&self) -> bool {
+        *self.wanted.0.lock()
+    }
+
+    /// Waits until somebody waits for it, for no longer than `limit`; whether somebody does.
+    fn wait_until_wanted(&self, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        let mut is_wanted = self.wanted.0.lock();
+        while !*is_wanted && !self.wanted.1.wait_until(&mut is_wanted, until).timed_out() {}
+        *is_wanted
+    }
+
+    /// Writes its bytes; what was never written are holes. As fast as readers of the PFS do not
+    /// notice, until somebody waits for it.
+    pub fn write_into(&self, core: &Core, owe: &Owe, file: &File) -> Result<(), String> {
+        let failed = |error: String| format!("writing the copy: {error}");
+        let descriptor = file.try_clone().map_err(|error| failed(error.to_string()))?;
+        let lower = core.pfs.file(descriptor.into()).map_err(|error| failed(error.to_string()))?;
+        let mut written = WrittenBack::new(&*lower);
+        let wait_until_wanted = |limit| self.wait_until_wanted(limit);
+        let mut writing = Writing::begin(core, &wait_until_wanted);
         let parts = owe.packets.iter().flat_map(|(from, upto)| {
             let step = |at: &u64| {
                 let of_block = (at / owe.block_packets + 1) * owe.block_packets;
@@ -66,11 +97,18 @@ impl OwedFile {
                 })?;
                 let start = packet * owe.packet_bytes;
                 let length = owe.length.saturating_sub(start).min(bytes.len() as u64);
-                file.write_all_at(&bytes[..length as usize], start)
-                    .map_err(|error| format!("writing the copy: {error}"))?;
+                let mut bytes = &bytes[..length as usize];
+                while !bytes.is_empty() {
+                    let (now, rest) = bytes.split_at(writing.next(bytes.len() as u64) as usize);
+                    let at = start + length - bytes.len() as u64;
+                    file.write_all_at(now, at).map_err(|error| failed(error.to_string()))?;
+                    let cleaned = written.next(at, now.len() as u64);
+                    cleaned.map_err(|error| failed(error.to_string()))?;
+                    bytes = rest;
+                }
             }
         }
-        Ok(())
+        written.end().map_err(|error| failed(error.to_string()))
     }
 
     /// Has all buffers forget it, whatever was stored of it.
@@ -128,7 +166,12 @@ impl Cluster {
             |(name, weight): &(String, u64)| Member { name: name.clone(), weight: *weight as f64 };
         let members = owe.servers.iter().map(member).collect();
         let client = self.buffer_client(members, Placement::Block)?;
-        Ok(OwedFile { client, telling: Mutex::default(), told: Mutex::default() })
+        Ok(OwedFile {
+            client,
+            telling: Mutex::default(),
+            told: Mutex::default(),
+            wanted: Default::default(),
+        })
     }
 
     /// Answers again for what an earlier start of this node answered for.

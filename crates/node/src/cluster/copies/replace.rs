@@ -89,7 +89,7 @@ impl Taker<'_> {
                 .map_err(said)?;
         let done = if is_marked && stub::is_of_epoch(stub, epoch).map_err(said)? {
             mark_copy(beside, &self.copy_mark(beside, name, (file, epoch))?);
-            write_beside(beside, stub, content)
+            write_beside(core, beside, stub, content)
                 .and_then(|facts| exchange(&place, (name, beside), (file, epoch), facts))
         } else {
             Ok(Replaced::Over)
@@ -156,12 +156,17 @@ fn promises(stub: &dyn LowerFile) -> Result<bool, String> {
 }
 
 /// Writes the copy into the file beside the stub, with owner, mode and attributes, durably.
-fn write_beside(file: &File, stub: &dyn LowerFile, content: &Content) -> Result<Facts, String> {
+fn write_beside(
+    core: &Core,
+    file: &File,
+    stub: &dyn LowerFile,
+    content: &Content,
+) -> Result<Facts, String> {
     let written = |error: io::Error| format!("writing the copy: {error}");
     match &content.bytes {
         Bytes::None => {}
         Bytes::Memory(segment, present) => write_blocks((segment, present), content.length, file)?,
-        Bytes::Buffers(owe, owed) => owed.write_into(owe, file)?,
+        Bytes::Buffers(owe, owed) => owed.write_into(core, owe, file)?,
     }
     file.set_len(content.length).map_err(written)?;
     file.sync_all().map_err(written)?;
