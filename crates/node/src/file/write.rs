@@ -15,7 +15,7 @@ use super::capture::{Capture, Places};
 use super::gate::ExclusiveGate;
 use super::handle::Handle;
 use super::state::Inner;
-use super::written::Written;
+use super::written::{Growth, Written};
 use super::{behind, length, memory_only, placing};
 use crate::cluster::clean::{self, Change};
 use crate::metadata_change::NotificationWait;
@@ -580,14 +580,6 @@ impl Handle {
         }
         Ok(())
     }
-}
-
-/// What a change of ours makes of the file's length.
-struct Growth {
-    size_before: u64,
-    /// First byte that we wrote; from the old end to it there is a hole.
-    data_from: u64,
-    size_after: u64,
 }
 
 /// All that is in a file, whichever program wrote it.

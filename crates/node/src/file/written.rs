@@ -21,3 +21,13 @@ impl Written<'_> {
         self.size_before.max(self.end())
     }
 }
+
+/// What a change of ours makes of the file's length.
+pub struct Growth {
+    /// Length before.
+    pub size_before: u64,
+    /// First byte that we wrote; from the old end to it there is a hole.
+    pub data_from: u64,
+    /// Length after.
+    pub size_after: u64,
+}

@@ -170,8 +170,8 @@ pub struct ClusterConfig {
     pub tls: Option<PeerTlsConfig>,
     /// Resident bytes beyond which what is written in mode `bld` stays in burst buffers alone.
     pub buffer_local_bytes: u64,
-    /// Servers of memcached that take the place of burst buffers in modes `adw` and `bld`: hosts and
-    /// ports.
+    /// Servers of memcached that take the place of burst buffers in modes `adw` and `bld`: each a
+    /// host and a port.
     pub buffer_servers: Vec<String>,
 }
 

@@ -56,30 +56,28 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         pfs, mount, socket, foreground, policy, read_mode, write_mode, small_file_bytes_max,
         transfers, transfer_bytes, read_ahead_bytes_max, read_buffer_bytes, fuse_threads,
         passthrough, direct_io, huge_pages, backing, pinned_share_max, timestamp_granularity_ns,
-        pfs_has_no_other_writers, write_back_bytes_per_s, metrics_address, log_level, log_format, log_file, fault,
+        pfs_has_no_other_writers, write_back_bytes_per_s, metrics_address, log_level, log_format,
+        log_file, fault,
         // Taken above.
         memory: _, block_bytes: _, control: _, memory_min: _, control_lease_ms: _,
         controlled_stores: _, control_policy: _, control_interval_ms: _, control_headroom_bytes: _,
         control_actuation_delay_ms: _, control_slope_window_ms: _, control_hold_ms: _,
         control_hold_max_ms: _, control_growth_bytes_per_s: _, control_growth_band_share: _,
-        control_disagreement_share: _, control_gain: _, control_used_share_target: _,
-        cluster_nodes: _, cluster_name: _, cluster_key_file: _, node_name: _, node_address: _,
-        peer_port: _, peer_timeout_ms: _, peer_integrity: _, peer_tls_certificate_file: _,
-        peer_tls_private_key_file: _, peer_tls_authority_file: _, buffer_bytes: _,
-        buffer_directory: _, buffer_disk_bytes: _, buffer_address: _, buffer_local_bytes: _,
-        buffer_servers: _, client_descriptors_max: _,
-        user_pinned_bytes_max: _, client_requests_max: _, user_connections_max: _,
+        control_disagreement_share: _, control_gain: _, control_used_share_target: _, cluster_nodes:
+        _, cluster_name: _, cluster_key_file: _, node_name: _, node_address: _, peer_port: _,
+        peer_timeout_ms: _, peer_integrity: _, peer_tls_certificate_file: _,
+        peer_tls_private_key_file: _, peer_tls_authority_file: _, buffer_bytes: _, buffer_directory:
+        _, buffer_disk_bytes: _, buffer_address: _, buffer_local_bytes: _, buffer_servers: _,
+        client_descriptors_max: _, user_pinned_bytes_max: _, client_requests_max: _,
+        user_connections_max: _,
     } = options;
     let pfs = path(&o, "pfs", &pfs, machine)?.ok_or_else(|| o.missing("pfs", "--pfs DIR"))?;
+    #[rustfmt::skip]
     let config = NodeConfig {
-        capacity_bytes,
         rules: resolve_rules(rules, &pfs, cluster.is_some())?,
-        pfs,
-        memory,
         mount: path(&o, "mount", &mount, machine)?,
         socket: path(&o, "socket", &socket, machine)?.ok_or_else(|| o.missing("socket", ""))?,
         foreground: o.switch("foreground", &foreground)?,
-        block_bytes,
         policy: o.required("policy", &policy)?,
         read_mode: o.required("read_mode", &read_mode)?,
         write_mode: o.required("write_mode", &write_mode)?,
@@ -98,20 +96,16 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         log_level: o.required("log_level", &log_level)?,
         log_format: o.required("log_format", &log_format)?,
         log_file: path(&o, "log_file", &log_file, machine)?,
-        client_limits,
         timestamp_granularity_ns: o
             .optional("timestamp_granularity_ns", &timestamp_granularity_ns)?,
         pfs_has_no_other_writers: o
             .switch("pfs_has_no_other_writers", &pfs_has_no_other_writers)?,
-        control,
-        cluster,
-        buffer,
         write_back_bytes_per_s: o
             .optional::<ByteSize>("write_back_bytes_per_s", &write_back_bytes_per_s)?
             .map(|rate| rate.0),
         fault: o.optional("fault", &fault)?,
         quotas: resolve_quotas(quotas, machine)?,
-        entries,
+        capacity_bytes, pfs, memory, block_bytes, client_limits, control, cluster, buffer, entries,
     };
     check_relations(&config)?;
     Ok(config)

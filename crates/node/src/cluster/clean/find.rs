@@ -18,6 +18,11 @@ use crate::file::cached_version::CachedVersion;
 /// Time after which it is looked again for a record that was not there.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// A read that takes longer, and longer than at this rate, shows that servers are slow: the PFS is
+/// read for a while.
+const SLOW: Duration = Duration::from_millis(300);
+const SLOW_BYTES_PER_S: u64 = 10 << 20;
+
 /// What is known of the clean copies of a cached version.
 #[derive(Debug)]
 pub struct Found {
@@ -55,7 +60,14 @@ impl Cluster {
     ) -> bool {
         let shared = Shared::of(core, cached).filter(|_| !self.clean.are_avoided());
         let Some(shared) = shared else { return false };
-        match self.read_clean((cached, &shared), offset, into) {
+        let begun = Instant::now();
+        let read = self.read_clean((cached, &shared), offset, into);
+        let slow = SLOW + Duration::from_micros(into.len() as u64 * 1_000_000 / SLOW_BYTES_PER_S);
+        if begun.elapsed() > slow {
+            tracing::debug!(took = ?begun.elapsed(), "burst buffers are slow, and avoided");
+            self.clean.avoid();
+        }
+        match read {
             Ok(is_whole) => {
                 self.clean.fetched_bytes.add(if is_whole { into.len() as u64 } else { 0 });
                 is_whole
@@ -130,8 +142,7 @@ impl Cluster {
     fn find_record(&self, shared: &Shared, chunk: u64) -> Result<Option<Copies>, String> {
         let Some(client) = self.clean_client(Placement::Packet) else { return Ok(None) };
         let key = self.record_key(shared, chunk);
-        let mut found =
-            client.get(&key.block, &[key.packet]).map_err(|error| error.to_string())?;
+        let mut found = client.get(&key.block, &[key.packet]).map_err(|error| error.to_string())?;
         let Some(bytes) = found.pop().flatten() else { return Ok(None) };
         let Some(record) = self.open_record(&bytes) else { return Ok(None) };
         if (record.file, record.version) != shared.words() || record.chunk != chunk {

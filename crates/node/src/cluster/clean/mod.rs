@@ -38,12 +38,12 @@ use tidepool_buffer::placement::{Member, Placement, Pool};
 use tidepool_pfs::LowerFile;
 use tidepool_proto::cluster::CleanCopiesStatus;
 
+use self::tell::Told;
 use super::Cluster;
 use super::shared::Shared;
 use crate::counters::Counter;
 use crate::file::cached_version::CachedVersion;
 use crate::file::state::FileState;
-use self::tell::Told;
 
 pub use self::find::Found;
 pub use self::push::{Change, note_change, send, step};

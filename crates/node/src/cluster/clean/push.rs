@@ -206,7 +206,6 @@ impl Cluster {
         let told = postcard::to_stdvec(record).map_err(|error| error.to_string())?;
         Ok([&[FORM][..], &self.seal.digest(&told), &told].concat())
     }
-
 }
 
 /// Copies packets out of the store, those that are there. Under the gate, so no write is in them by

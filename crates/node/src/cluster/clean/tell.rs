@@ -1,8 +1,8 @@
 //! The records of files that are closed.
 //!
-//! A record is of a version that can be told from any other. Where time stamps of the PFS are
-//! coarse, another program may write in the tick of ours and leave the version as it is; there the
-//! file is read from the PFS once that tick is over, and what has other bytes is left out.
+//! A write of another program may hide behind one of ours, which moves the time stamps again, or
+//! in the tick of it where they are coarse. So a file is read from the PFS once it rests, and what
+//! has other bytes there than were sent is left out.
 //!
 //! A change that keeps the bytes, such as a new name, makes another version of the file, and its
 //! records are stored again.
@@ -99,36 +99,29 @@ impl Cluster {
         let cached = file.cached.upgrade().filter(|cached| !cached.is_invalidated());
         let Some(cached) = cached else { return Ok(Looked::Over) };
         // In this order: a change is noted before its version shows.
-        let (version, shared) = (cached.version(), Shared::of(core, &cached));
+        let version = cached.version();
         let is_current =
             cached.writing.lock().as_ref().is_some_and(|it| Arc::ptr_eq(it, &file.writing));
-        let stored = file.writing.stored().filter(|_| is_current);
-        let Some((mut packets, changes)) = stored else { return Ok(Looked::Over) };
-        if file.version == Some(version) {
+        if !is_current || cached.is_memory_only() || version.id.device != core.pfs.device() {
+            return Ok(Looked::Over);
+        }
+        if file.version == Some(version) || !is_at_rest(core, &version) {
             return Ok(Looked::Later);
         }
-        let shared = match shared {
-            Some(shared) => shared,
-            None if !is_at_rest(core, &version) => return Ok(Looked::Later),
-            None => {
-                let is_it = || {
-                    let now = file.lower.version();
-                    let now = now.map_err(|error| error.to_string())?;
-                    let is_one = now.agrees_with(&version) && !core.is_racy(&now);
-                    Ok::<_, String>(is_one && version.id.device == core.pfs.device())
-                };
-                if !is_it()? {
-                    return Ok(Looked::Over);
-                }
-                self.keep_equal(core, &*file.lower, &mut packets)?;
-                if !is_it()? || file.writing.changes() != changes {
-                    return Ok(Looked::Over);
-                }
-                Shared::named(&version)
-            }
+        let Some((mut packets, changes)) = file.writing.stored() else { return Ok(Looked::Over) };
+        let is_it = || {
+            let now = file.lower.version().map_err(|error| error.to_string())?;
+            Ok::<_, String>(now.agrees_with(&version) && !core.is_racy(&now))
         };
+        if !is_it()? {
+            return Ok(Looked::Over);
+        }
+        self.keep_equal(core, &*file.lower, &mut packets)?;
+        if !is_it()? || file.writing.changes() != changes {
+            return Ok(Looked::Over);
+        }
         let client = self.clean_client(file.writing.placement).ok_or("no server is there")?;
-        self.store_records((&shared, &packets), &file.writing, &client)?;
+        self.store_records((&Shared::named(&version), &packets), &file.writing, &client)?;
         Ok(Looked::Stored(version))
     }
 

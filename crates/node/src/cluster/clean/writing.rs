@@ -54,7 +54,10 @@ impl State {
     }
 
     fn forget(&mut self, packets: Range<u64>) {
-        self.stored.retain(|packet, _| !packets.contains(packet));
+        let forgotten: Vec<u64> = self.stored.range(packets).map(|(packet, _)| *packet).collect();
+        for packet in forgotten {
+            self.stored.remove(&packet);
+        }
     }
 
     /// A file that grows beyond its end changes the packet there.

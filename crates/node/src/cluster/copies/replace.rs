@@ -64,11 +64,11 @@ impl Taker<'_> {
         let Some(place) = Place::find(core, path)? else { return Ok(Replaced::Nameless) };
         let Some(stub) = place.open(file)? else { return Ok(Replaced::Nameless) };
         let stub = &*stub;
-        check_names(Facts::of(stub)?.names)?;
         let is_emptied = content.purpose == Purpose::Emptying;
         if !is_emptied && is_over(stub, epoch)? {
             return Ok(Replaced::Over);
         }
+        check_names(Facts::of(stub)?.names)?;
         let right = match self.claim(&place, stub, (file, epoch))? {
             Claim::Owners(number) => {
                 return finish(&place, stub, (file, epoch), number).map(|()| Replaced::Done);
