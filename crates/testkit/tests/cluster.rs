@@ -1,5 +1,5 @@
-//! Random operations of many nodes over one PFS directory: 12,000 of them on three nodes with TLS
-//! and on four without, which are killed, paused, stopped and cut off. More by the binary
+//! Random operations of many nodes over one PFS directory: 12,000 of them on three nodes with TLS,
+//! on four without, and on three with burst buffers, which are killed, paused, stopped and cut off. More by the binary
 //! `cluster`, or by `TIDEPOOL_CLUSTER_OPERATIONS` and `TIDEPOOL_CLUSTER_SEED` here. Without root by
 //! the client library alone.
 
@@ -23,9 +23,10 @@ fn every_open_reads_one_version_and_nothing_that_was_closed_is_lost() {
     };
     let operations = number("TIDEPOOL_CLUSTER_OPERATIONS", 12_000);
     let first = number("TIDEPOOL_CLUSTER_SEED", 20_261_126);
-    for (seed, nodes, is_encrypted) in [(first, 3, true), (first + 1, 4, false)] {
-        let operations = operations / 2;
-        let plan = Plan { seed, operations, nodes, pfs: None, are_mounted, is_encrypted };
+    let runs = [(3, true, false), (4, false, false), (3, false, true)];
+    for (seed, (nodes, is_encrypted, has_buffers)) in (first..).zip(runs) {
+        let (operations, pfs) = (operations / 3, None);
+        let plan = Plan { seed, operations, nodes, pfs, are_mounted, is_encrypted, has_buffers };
         match random(&plan).expect("nodes start") {
             Ok(tally) => println!("seed {seed}, {nodes} nodes: {tally}"),
             Err(finding) => {
@@ -34,8 +35,9 @@ fn every_open_reads_one_version_and_nothing_that_was_closed_is_lost() {
                 let log = std::env::temp_dir().join(format!("cluster-failure-{seed}.jsonl"));
                 save(&finding.log, &log).expect("the log of a failure can be written");
                 let replay = format!(
-                    "cluster --nodes {nodes}{} --replay {}",
+                    "cluster --nodes {nodes}{}{} --replay {}",
                     if is_encrypted { " --tls" } else { "" },
+                    if has_buffers { " --buffers" } else { "" },
                     log.display()
                 );
                 panic!("{}\nreplay with: {replay}", finding.describe(&plan, 40));

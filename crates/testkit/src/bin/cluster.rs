@@ -32,6 +32,9 @@ struct Arguments {
     /// Encrypt what goes between the nodes.
     #[arg(long)]
     tls: bool,
+    /// Nodes have burst buffers: modes `alw` and `bld` instead of copies in memory and `through`.
+    #[arg(long)]
+    buffers: bool,
     /// Replay a log instead.
     #[arg(long, value_name = "LOG")]
     replay: Option<PathBuf>,
@@ -71,6 +74,7 @@ fn run(arguments: &Arguments) -> std::io::Result<bool> {
             pfs: arguments.pfs.clone(),
             are_mounted: !arguments.without_mounts,
             is_encrypted: arguments.tls,
+            has_buffers: arguments.buffers,
         };
         let started = Instant::now();
         let result = match &arguments.replay {

@@ -88,10 +88,22 @@ fn rule() -> String {
     format!("[[rule]]\npath = \"{KEPT_DIRECTORY}\"\nwrite_mode = \"memory\"\ncopies = 2\n")
 }
 
+/// The same, in the memory of one and on the disk of another one, which is below this directory.
+/// Other files have copies in the buffers.
+fn buffer_lines(node: usize, directory: &Path) -> String {
+    let disk = directory.join(format!("buffer-{node}"));
+    format!(
+        "buffer_bytes = \"32MiB\"\nbuffer_directory = \"{}\"\nbuffer_disk_bytes = \"1GiB\"\n\
+         buffer_local_bytes = \"16MiB\"\nwrite_mode = \"bld\"\n\
+         [[rule]]\npath = \"{KEPT_DIRECTORY}\"\nwrite_mode = \"alw\"\n",
+        disk.display()
+    )
+}
+
 impl Nodes {
     /// Starts nodes over one PFS directory below the temporary directory, or the one of the plan.
     pub fn start(plan: &Plan) -> io::Result<Nodes> {
-        let Plan { nodes: count, are_mounted, is_encrypted, .. } = *plan;
+        let Plan { nodes: count, are_mounted, is_encrypted, has_buffers, .. } = *plan;
         let pfs = plan.pfs.as_deref();
         static NEXT: AtomicU16 = AtomicU16::new(0);
         assert!(count <= NODES_MAX, "{count} nodes");
@@ -122,7 +134,7 @@ impl Nodes {
                 memory: format!("{MEMORY_MIB}MiB"),
                 configuration: configuration(node, count, port, &key_file)
                     + &certificates.transpose()?.unwrap_or_default()
-                    + &rule(),
+                    + &if has_buffers { buffer_lines(node, directory.path()) } else { rule() },
                 pfs: Some(pfs.clone()),
                 is_mounted: are_mounted,
                 ..NodeSpec::default()

@@ -43,6 +43,9 @@ pub struct Plan {
     pub are_mounted: bool,
     /// Whether what goes between them is encrypted.
     pub is_encrypted: bool,
+    /// Whether nodes have burst buffers: files that are kept are in these (mode `alw`), and others
+    /// are written with clean copies there (mode `bld`).
+    pub has_buffers: bool,
 }
 
 /// What a run did.
