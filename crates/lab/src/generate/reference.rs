@@ -221,6 +221,7 @@ fn sample(spec: &OptionSpec) -> &'static str {
         ("log_file", _) => "/var/log/tidepool/node.log",
         ("path", _) => "scratch",
         ("fault", _) => "read:rate=400MB/s",
+        ("buffer_servers", _) => "mem1:11211,mem2:11211",
         ("user", _) => "alice",
         ("timestamp_granularity_ns", _) => "4000000",
         ("time_to_live_s", _) => "86400",
