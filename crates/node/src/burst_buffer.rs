@@ -96,8 +96,8 @@ impl BurstBuffer {
         self.config.memory_bytes
     }
 
-    /// Follows the store of this node, which has this part of its capacity now, from 0 to 1: what is
-    /// clean goes at once, what is owed stays, and whoever stores more waits.
+    /// Follows the store of this node, which has this part of its capacity now, from 0 to 1. What
+    /// is clean goes at once, what is owed stays, and whoever stores more waits.
     pub fn follow(&self, share: f64) {
         let bytes = (self.config.memory_bytes as f64 * share.clamp(0.0, 1.0)) as u64;
         let before = self.server.usage();

@@ -1,5 +1,5 @@
 //! [`Background`]: files that are written to the PFS while nobody waits for them. They leave the
-//! PFS to those who read it (see [`WriteRate`]), until somebody waits for the file, or memory or
+//! PFS to those who read it (see `WriteRate`), until somebody waits for the file, or memory or
 //! room in burst buffers is needed: then it is written as fast as the PFS takes it.
 
 use std::time::{Duration, Instant};

@@ -1,3 +1,5 @@
+//! Tests of the rate on models of parallel file systems, by a clock of their own.
+
 use super::*;
 
 const MIB: f64 = (1 << 20) as f64;
