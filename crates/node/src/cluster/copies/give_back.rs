@@ -105,7 +105,11 @@ impl Cluster {
             }
             std::thread::sleep(LOOK_INTERVAL);
         }
-        let Some(content) = copy.close() else { return Ok(()) };
+        let Some(content) = copy.close() else {
+            // Nothing was told of it, so nothing was promised, or it is gone already.
+            self.copies.held.drop_copy(copy);
+            return Ok(());
+        };
         let of = (copy.file, copy.epoch);
         let mut path = copy.path();
         loop {

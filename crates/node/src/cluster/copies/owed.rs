@@ -157,7 +157,13 @@ impl Cluster {
         buffer
             .local()
             .put(&key.block, &[(key.packet, &kept)], Keep::Durable)
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| {
+                // One of which nothing was told answers for nothing.
+                if file.told().is_none() {
+                    self.copies.held.drop_copy(&copy);
+                }
+                error.to_string()
+            })?;
         if copy.note_owed(&owe) { Ok(()) } else { Err("its copy was given back".to_owned()) }
     }
 
