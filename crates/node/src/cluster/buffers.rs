@@ -124,6 +124,23 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
     }
 }
 
+fn member(node: &NodeName, memory_bytes: u64) -> Member {
+    Member { name: node.to_string(), weight: memory_bytes as f64 }
+}
+
+/// The servers of a client and their weights, as nodes tell them to each other.
+pub fn weights(client: &Client) -> Vec<(String, u64)> {
+    let members = client.pool().members().iter();
+    members.map(|member| (member.name.clone(), member.weight as u64)).collect()
+}
+
+/// Servers of which a node told so.
+pub fn members_of(weights: &[(String, u64)]) -> Vec<Member> {
+    let member =
+        |(name, weight): &(String, u64)| Member { name: name.clone(), weight: *weight as f64 };
+    weights.iter().map(member).collect()
+}
+
 impl Cluster {
     /// Asks members whether they have a burst buffer, now and then.
     pub(super) fn look_for_buffers(&self) {
@@ -154,40 +171,33 @@ impl Cluster {
         postcard::from_bytes(&reply).ok()
     }
 
-    /// The other nodes that are there and have a burst buffer whose blocks outlast a crash, with
-    /// their shares.
-    pub(super) fn buffer_nodes(&self) -> Vec<Member> {
+    /// What is known of the burst buffers of other nodes that are there.
+    fn buffers_there(&self) -> impl Iterator<Item = (NodeName, Facts)> {
         let known = self.buffers.known.lock().clone();
         let members = self.members.lock();
         let is_there = |node: &NodeName| members.is_alive(node) && self.proofs.holds(node);
-        let on_disk = known.into_iter().filter_map(|(node, (facts, _))| {
-            facts.filter(|it| it.is_on_disk).map(|facts| (node, facts))
-        });
-        let member = |(node, facts): (NodeName, Facts)| Member {
-            name: node.to_string(),
-            weight: facts.memory_bytes as f64,
-        };
-        on_disk.filter(|(node, _)| is_there(node)).map(member).collect()
+        let there = known.into_iter().filter(|(node, _)| is_there(node));
+        let there = there.filter_map(|(node, (facts, _))| Some((node, facts?)));
+        there.collect::<Vec<_>>().into_iter()
+    }
+
+    /// The other nodes that are there and have a burst buffer whose blocks outlast a crash, with
+    /// their shares.
+    pub(super) fn buffer_nodes(&self) -> Vec<Member> {
+        let on_disk = self.buffers_there().filter(|(_, facts)| facts.is_on_disk);
+        on_disk.map(|(node, facts)| member(&node, facts.memory_bytes)).collect()
     }
 
     /// All nodes that are there and have a burst buffer, on a disk or not, with their shares; this
     /// one may be among them.
     pub(super) fn all_buffer_nodes(&self) -> Vec<Member> {
-        let known = self.buffers.known.lock().clone();
-        let members = self.members.lock();
-        let is_there = |node: &NodeName| members.is_alive(node) && self.proofs.holds(node);
-        let others = known.into_iter().filter(|(node, _)| is_there(node));
-        let others = others.filter_map(|(node, (facts, _))| Some((node, facts?.memory_bytes)));
+        let others = self.buffers_there().map(|(node, facts)| (node, facts.memory_bytes));
         let core = self.core.upgrade();
         let own = core.as_ref().and_then(|core| core.burst_buffer.as_ref());
         let own = own.map(|buffer| (self.me.clone(), buffer.memory_bytes()));
         let mut all: Vec<_> = others.chain(own).collect();
         all.sort_unstable();
-        let member = |(node, bytes): (NodeName, u64)| Member {
-            name: node.to_string(),
-            weight: bytes as f64,
-        };
-        all.into_iter().map(member).collect()
+        all.iter().map(|(node, bytes)| member(node, *bytes)).collect()
     }
 
     /// A client of the burst buffers of these nodes, of which this one may be one.

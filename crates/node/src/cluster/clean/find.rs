@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidepool_buffer::client::{Client, Packets};
-use tidepool_buffer::placement::{Member, Placement};
+use tidepool_buffer::placement::Placement;
 
 use super::super::copies::owing::{BLOCK_PACKETS, PACKET_BYTES, place_of};
 use super::{CHUNK_PACKETS, Digest, FORM, Record};
 use crate::cluster::Cluster;
+use crate::cluster::buffers::members_of;
 use crate::cluster::shared::Shared;
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
@@ -148,9 +149,7 @@ impl Cluster {
         if (record.file, record.version) != shared.words() || record.chunk != chunk {
             return Ok(None);
         }
-        let member =
-            |(name, weight): &(String, u64)| Member { name: name.clone(), weight: *weight as f64 };
-        let members = record.servers.iter().map(member).collect();
+        let members = members_of(&record.servers);
         let placement = if record.is_by_packet { Placement::Packet } else { Placement::Block };
         let Some(client) = self.clean_client_of(members, placement) else { return Ok(None) };
         Ok(Some(Copies { client, epoch: record.epoch, packets: record.packets }))

@@ -16,6 +16,7 @@ use super::super::copies::owing::{PACKET_BYTES, place_of};
 use super::super::threads;
 use super::{CHUNK_PACKETS, Digest, FORM, Job, QUEUE_MAX, Record, Writing};
 use crate::cluster::Cluster;
+use crate::cluster::buffers::weights;
 use crate::cluster::shared::Shared;
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
@@ -177,8 +178,7 @@ impl Cluster {
         client: &Client,
     ) -> Result<(), String> {
         let (file, version) = shared.words();
-        let servers: Vec<_> =
-            client.pool().members().iter().map(|it| (it.name.clone(), it.weight as u64)).collect();
+        let servers = weights(client);
         let records = self.clean_client(Placement::Packet).ok_or("no server is there")?;
         let mut next = packets.keys().next().copied();
         while let Some(chunk) = next.map(|packet| packet / CHUNK_PACKETS) {

@@ -68,8 +68,6 @@ impl Cluster {
         if all.len() > TOLD_MAX {
             all.pop_front();
         }
-        drop(all);
-        self.clean.wake.notify_one();
     }
 
     /// Stores the records that are due.

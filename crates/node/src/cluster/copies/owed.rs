@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tidepool_buffer::client::{Client, Keep};
 use tidepool_buffer::key::LAST_BLOCK;
-use tidepool_buffer::placement::{Member, Placement};
+use tidepool_buffer::placement::Placement;
 use tidepool_cluster::NodeName;
 
 use super::message::{Owe, path_of};
 use super::owing::{place_of, told_key};
 use super::place;
 use crate::cluster::Cluster;
+use crate::cluster::buffers::members_of;
 use crate::core::Core;
 use crate::file::background::Writing;
 use crate::file::write_back::WrittenBack;
@@ -154,24 +155,18 @@ impl Cluster {
         let mut kept = vec![FORM];
         kept.extend(postcard::to_stdvec(&owe).map_err(|error| error.to_string())?);
         let key = told_key(owe.epoch);
-        buffer
-            .local()
-            .put(&key.block, &[(key.packet, &kept)], Keep::Durable)
-            .map_err(|error| {
-                // One of which nothing was told answers for nothing.
-                if file.told().is_none() {
-                    self.copies.held.drop_copy(&copy);
-                }
-                error.to_string()
-            })?;
+        buffer.local().put(&key.block, &[(key.packet, &kept)], Keep::Durable).map_err(|error| {
+            // One of which nothing was told answers for nothing.
+            if file.told().is_none() {
+                self.copies.held.drop_copy(&copy);
+            }
+            error.to_string()
+        })?;
         if copy.note_owed(&owe) { Ok(()) } else { Err("its copy was given back".to_owned()) }
     }
 
     fn owed_file(&self, owe: &Owe) -> Result<OwedFile, String> {
-        let member =
-            |(name, weight): &(String, u64)| Member { name: name.clone(), weight: *weight as f64 };
-        let members = owe.servers.iter().map(member).collect();
-        let client = self.buffer_client(members, Placement::Block)?;
+        let client = self.buffer_client(members_of(&owe.servers), Placement::Block)?;
         Ok(OwedFile {
             client,
             telling: Mutex::default(),

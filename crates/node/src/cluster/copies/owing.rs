@@ -26,6 +26,7 @@ use tidepool_proto::{FileId, Version};
 
 use super::message::{Asked, Owe, PushAnswer, path_of};
 use crate::burst_buffer::PATIENCE;
+use crate::cluster::buffers::weights;
 use crate::cluster::shared::Shared;
 use crate::cluster::{Cluster, threads};
 use crate::core::Core;
@@ -384,11 +385,6 @@ fn store(
         true => Ok(start),
         false => Err("its burst buffer was started anew, and lost a part of it".to_owned()),
     }
-}
-
-fn weights(client: &Client) -> Vec<(String, u64)> {
-    let members = client.pool().members().iter();
-    members.map(|member| (member.name.clone(), member.weight as u64)).collect()
 }
 
 fn runs(packets: &Ranges) -> Vec<(u64, u64)> {
