@@ -146,7 +146,9 @@ pub(crate) fn is_stub(file: impl AsFd, size: u64) -> bool {
 /// left the mark.
 pub(crate) fn is_overwritten_stub(file: impl AsFd) -> bool {
     let Ok(status) = rustix::fs::fstat(&file) else { return false };
-    stub::any_mark(&file).is_some() && !is_stub(&file, status.st_size.cast_unsigned())
+    // One that the node wrote back before it ended has all bytes.
+    let has_mark = |mark: stub::Mark| mark.state != stub::StubState::Finished;
+    stub::any_mark(&file).is_some_and(has_mark) && !is_stub(&file, status.st_size.cast_unsigned())
 }
 
 /// Takes the mark off a stub that is written anew.

@@ -23,6 +23,11 @@ use crate::striping;
 /// How long what another node wrote back may take to show here, and how often it is looked.
 const SHOW_LIMIT: Duration = Duration::from_secs(5);
 const SHOW_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a node may take for the last steps of a file that it wrote back, how often it is looked
+/// for, and until how long after its last change a file may be such.
+const FINISH_LIMIT: Duration = Duration::from_secs(1);
+const FINISH_INTERVAL: Duration = Duration::from_millis(2);
+const FRESH: Duration = Duration::from_secs(10);
 
 /// What an open needs to know before it looks at what is cached.
 struct Wish {
@@ -147,7 +152,10 @@ impl Node {
             return Ok(version);
         }
         match stub::find(&**lower, version.size)? {
-            Found::Nothing => return Ok(version),
+            Found::Nothing => return self.unmarked(file, lower, wish, version),
+            Found::Finished if wait_until_finished(&**lower)? => {
+                return self.check_stub(file, lower, wish, lower.version()?);
+            }
             Found::Copy(copy) => {
                 let cluster = self.core.cluster();
                 let settled = cluster.map_or(Ok(false), |cluster| {
@@ -164,7 +172,7 @@ impl Node {
             }
             // Also for a reader: there may be writers that opened before. A reader may lack the
             // right.
-            Found::Remains => match stub::clear_remains(&**lower) {
+            Found::Remains | Found::Finished => match stub::clear_remains(&**lower) {
                 Err(error) if writes => return Err(error),
                 _ => {}
             },
@@ -182,6 +190,25 @@ impl Node {
             Found::Stub(mark) => return self.recalled(lower, &mark, &version),
         }
         lower.version()
+    }
+
+    /// The version of a file without a mark, which was seen at `version` before that was looked for:
+    /// a node may have written it back, or taken its mark off, in between.
+    fn unmarked(
+        &self,
+        file: &FileState,
+        lower: &Arc<dyn LowerFile>,
+        wish: &Wish,
+        version: Version,
+    ) -> Result<Version> {
+        if version.size > 0 && !is_fresh(&version) {
+            return Ok(version);
+        }
+        let now = lower.version()?;
+        if now.agrees_with(&version) || stub::find(&**lower, now.size)? == Found::Nothing {
+            return Ok(now);
+        }
+        self.check_stub(file, lower, wish, now)
     }
 
     /// Makes a stub an empty file. False where it is not this stub any more. Where there are other
@@ -235,11 +262,12 @@ impl Node {
             let is_shown = mark.length == 0 || !now.agrees_with(version);
             match stub::find(&**lower, now.size)? {
                 Found::Nothing if is_shown => return Ok(now),
+                Found::Finished if is_shown && wait_until_finished(&**lower)? => {}
                 // It was emptied meanwhile, and began anew in memory.
                 Found::Stub(other) if other.node != mark.node => {
                     return self.recalled(lower, &other, &now);
                 }
-                Found::Remains if is_shown => {
+                Found::Remains | Found::Finished if is_shown => {
                     // A reader may lack the right.
                     let _ = stub::clear_remains(&**lower);
                     return lower.version();
@@ -311,6 +339,26 @@ impl Node {
         }
         Ok(handle)
     }
+}
+
+/// Waits until the attributes are off a file that was written back; false where the node that takes
+/// them off does not get on.
+fn wait_until_finished(lower: &dyn LowerFile) -> Result<bool> {
+    let begun = Instant::now();
+    while stub::find(lower, lower.version()?.size)? == Found::Finished {
+        if begun.elapsed() >= FINISH_LIMIT {
+            return Ok(false);
+        }
+        std::thread::sleep(FINISH_INTERVAL);
+    }
+    Ok(true)
+}
+
+/// Whether a file was changed a moment ago, by the clock of this node or a little off it.
+fn is_fresh(version: &Version) -> bool {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_ns = i128::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(i128::MAX);
+    (now_ns - i128::from(version.changed_ns)).unsigned_abs() < FRESH.as_nanos()
 }
 
 /// The error of an open whose file another one took the place of.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use support::hooked::{Call, Hooks, inode};
 use support::nodes::*;
-use support::{content, scratch_rule};
+use support::{content, read_all, scratch_rule};
 use tidepool_node::Node;
 use tidepool_proto::config::NodeConfig;
 use tidepool_proto::stub::{Copies, Mark, PAST_ATTRIBUTE, STUB_ATTRIBUTE, taken_attribute};
@@ -424,4 +424,40 @@ fn who_is_slow_to_take_a_mark_off_takes_off_no_later_one() {
     }
     nodes.nodes[0].drain().unwrap();
     assert_eq!(on_pfs(&nodes, "d/file"), NEW);
+}
+
+#[test]
+fn who_opens_a_file_amid_the_last_steps_of_its_write_back_reads_it_to_its_end() {
+    let hooks = Arc::new(Hooks::default());
+    let nodes = Arc::new(nodes(&hooks));
+    let bytes = content(5, 3 * BLOCK as usize);
+    let mut opened = 0;
+    for step in 0..5 {
+        let name = format!("d/{step}");
+        synced_by(&nodes, 1, &name, &bytes);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (sender, seen) = (Mutex::new(sender), AtomicU64::new(0));
+        let (others, path) = (Arc::downgrade(&nodes), name.clone());
+        hooks.set(move |call, make| {
+            let is_it =
+                call == Call::RemoveAttribute && seen.fetch_add(1, Ordering::Relaxed) == step;
+            if let Some(nodes) = others.upgrade().filter(|_| is_it) {
+                let (sender, path) = (sender.lock().unwrap().clone(), path.clone());
+                let open = move || sender.send(nodes.try_open(0, &path, Access::Read));
+                std::thread::spawn(open);
+                // It may wait until this is over.
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            make()
+        });
+        assert!(nodes.read(2, &name).0 == bytes, "it is written back");
+        hooks.clear();
+        // There are not so many steps.
+        let Ok(open) = receiver.recv() else { continue };
+        opened += 1;
+        let open = open.unwrap_or_else(|error| panic!("step {step}: {error}"));
+        let (read, _) = read_all(&*open).unwrap_or_else(|error| panic!("step {step}: {error}"));
+        assert!(read == bytes, "step {step}");
+    }
+    assert!(opened >= 2, "{opened} steps");
 }

@@ -162,7 +162,7 @@ impl Filesystem {
         let Ok(descriptor) = self.inodes.descriptor(inode) else { return Ok(None) };
         let length = match find_by_path(Path::new(&Filesystem::path_of(&descriptor)), 0) {
             Found::Stub(mark) => Some(mark.length),
-            Found::Nothing | Found::Remains | Found::Copy(_) => None,
+            Found::Nothing | Found::Remains | Found::Finished | Found::Copy(_) => None,
         };
         Ok(length.filter(|length| i64::try_from(*length).is_ok()))
     }

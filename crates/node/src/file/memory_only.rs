@@ -105,7 +105,7 @@ pub fn is_still_ours(
 pub fn refuse_stub(lower: &dyn LowerFile, now: &Version) -> Result<()> {
     match stub::find(lower, now.size)? {
         Found::Nothing | Found::Copy(_) => Ok(()),
-        Found::Remains => stub::clear_remains(lower),
+        Found::Remains | Found::Finished => stub::clear_remains(lower),
         Found::Stub(mark) => Err(stub::lost(&name_of(lower), &mark)),
     }
 }

@@ -41,11 +41,20 @@ fn is_no_room_or_right(error: &Error) -> bool {
 
 /// Removes the mark of a whole file of which others have copies, and what those needed. A mark of
 /// another time in memory stays.
+///
+/// The mark goes last, and says so before: from then on the file is no stub, and nobody finds a
+/// right to take; who opens it waits until it has the time of change that it keeps.
 fn remove_marks(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
-    if epoch_of(lower)? == Some(epoch) {
-        lower.remove_xattr(STUB_ATTRIBUTE)?;
+    let is_of_epoch = |mark: &Mark| mark.epoch() == Some(epoch);
+    if let Some(mark) = mark_of(lower)?.filter(is_of_epoch) {
+        let finished = Mark { state: StubState::Finished, ..mark };
+        lower.set_xattr_if(STUB_ATTRIBUTE, finished.text().as_bytes(), true)?;
     }
-    forget_epoch(lower, epoch)
+    forget_epoch(lower, epoch)?;
+    match epoch_of(lower)? == Some(epoch) {
+        true => lower.remove_xattr(STUB_ATTRIBUTE),
+        false => Ok(()),
+    }
 }
 
 /// Notes that another one than its node is to take the mark off a file. Before that looks at the
@@ -152,15 +161,20 @@ pub fn clear_remains(lower: &dyn LowerFile) -> Result<()> {
 /// The same where the file is one, and else nothing.
 pub fn clear_if_remains(lower: &dyn LowerFile) -> Result<()> {
     match find(lower, lower.version()?.size)? {
-        Found::Remains => clear_remains(lower),
+        Found::Remains | Found::Finished => clear_remains(lower),
         Found::Nothing | Found::Stub(_) | Found::Copy(_) => Ok(()),
     }
 }
 
 /// What the time in memory is called whose mark a file has as an attribute.
 fn epoch_of(lower: &dyn LowerFile) -> Result<Option<u64>> {
+    Ok(mark_of(lower)?.and_then(|mark| mark.epoch()))
+}
+
+/// The mark that a file has as an attribute, whatever it makes of it.
+fn mark_of(lower: &dyn LowerFile) -> Result<Option<Mark>> {
     match lower.get_xattr(STUB_ATTRIBUTE) {
-        Ok(value) => Ok(value.and_then(|value| Mark::parse(&value)?.epoch())),
+        Ok(value) => Ok(value.and_then(|value| Mark::parse(&value))),
         Err(error) if is_unsupported(&error) => Ok(None),
         Err(error) => Err(error),
     }
@@ -219,7 +233,7 @@ pub fn lost_because(name: &str, mark: &Mark, reason: &str) -> Error {
     let Mark { host, process_id, length, state, .. } = mark;
     let step = match state {
         StubState::Held => "kept its bytes in memory",
-        StubState::Writing => "was writing its bytes down",
+        StubState::Writing | StubState::Finished => "was writing its bytes down",
     };
     let detail = format!(
         "{name} was written in mode `memory`, and the node that {step} ({length} bytes; process \

@@ -36,6 +36,9 @@ pub enum StubState {
     Held,
     /// Writes its bytes down; the file has any length, and whatever it holds is not to be read.
     Writing,
+    /// Wrote them down, durably, and takes its attributes off, this mark last: the file is an
+    /// ordinary one, whose time of change still moves.
+    Finished,
 }
 
 /// Which other nodes hold a copy of a memory-only file.
@@ -105,6 +108,7 @@ impl Mark {
         let state = match self.state {
             StubState::Held => "held",
             StubState::Writing => "writing",
+            StubState::Finished => "finished",
         };
         let Mark { length, host, process_id, node, member, .. } = self;
         let member = if member.is_empty() { String::new() } else { format!(" member={member}") };
@@ -141,14 +145,27 @@ impl Mark {
             node: word("node").into(),
             member: word("member").into(),
             copies: Copies::parse(word("copies")),
-            state: if word("state") == "writing" { StubState::Writing } else { StubState::Held },
+            state: match word("state") {
+                "writing" => StubState::Writing,
+                "finished" => StubState::Finished,
+                _ => StubState::Held,
+            },
         })
+    }
+
+    /// Whether it makes a stub of a file that is as long as a stub, or not.
+    fn makes_stub(&self, is_of_its_length: bool) -> bool {
+        match self.state {
+            StubState::Held => is_of_its_length,
+            StubState::Writing => true,
+            StubState::Finished => false,
+        }
     }
 }
 
 /// The mark of a file of `size` bytes whose attribute has this value, if that makes it a stub.
 pub fn mark_of_attribute(value: &[u8], size: u64) -> Option<Mark> {
-    Mark::parse(value).filter(|mark| size == 0 || mark.state == StubState::Writing)
+    Mark::parse(value).filter(|mark| mark.makes_stub(size == 0))
 }
 
 /// The mark of a file of `size` bytes that begins with `head`, if that makes it a stub.
@@ -158,7 +175,7 @@ pub fn mark_of_attribute(value: &[u8], size: u64) -> Option<Mark> {
 pub fn mark_of_head(head: &[u8], size: u64) -> Option<Mark> {
     let whole = STUB_BYTES as usize;
     let first = Mark::parse(&head[..head.len().min(whole)])
-        .filter(|mark| size == STUB_BYTES || mark.state == StubState::Writing);
+        .filter(|mark| mark.makes_stub(size == STUB_BYTES));
     let second = || {
         let behind = head.get(whole..).filter(|_| size == STUB_HEAD_BYTES as u64)?;
         Mark::parse(behind).filter(|mark| mark.state == StubState::Writing)
@@ -204,7 +221,7 @@ mod tests {
 
     #[test]
     fn marks_are_read_as_they_were_written() {
-        for state in [StubState::Held, StubState::Writing] {
+        for state in [StubState::Held, StubState::Writing, StubState::Finished] {
             let mark = mark(state);
             assert_eq!(Mark::parse(mark.text().as_bytes()), Some(mark.clone()));
             assert_eq!(Mark::parse(&mark.content()), Some(mark));
@@ -232,6 +249,8 @@ mod tests {
         let of_attribute = |mark: &Mark, size| mark_of_attribute(mark.text().as_bytes(), size);
         assert!(of_attribute(&held, 0).is_some() && of_attribute(&held, 9).is_none());
         assert!(of_attribute(&writing, 0).is_some() && of_attribute(&writing, 9).is_some());
+        let finished = mark(StubState::Finished);
+        assert!(of_attribute(&finished, 0).is_none() && of_attribute(&finished, 9).is_none());
         let of_head = |mark: &Mark, size| mark_of_head(&mark.content(), size);
         assert!(of_head(&held, STUB_BYTES).is_some() && of_head(&held, 1000).is_none());
         assert!(of_head(&writing, STUB_BYTES).is_some() && of_head(&writing, 1000).is_some());

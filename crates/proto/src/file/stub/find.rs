@@ -8,8 +8,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{
-    COPY_MAGIC, Mark, STUB_ATTRIBUTE, STUB_HEAD_BYTES, head_may_hold_mark, mark_of_attribute,
-    mark_of_head,
+    COPY_MAGIC, Mark, STUB_ATTRIBUTE, STUB_HEAD_BYTES, StubState, head_may_hold_mark,
+    mark_of_attribute, mark_of_head,
 };
 
 /// What the marks of a file say.
@@ -21,6 +21,9 @@ pub enum Found {
     Stub(Mark),
     /// An ordinary file that another program wrote in the place of a stub, mark included.
     Remains,
+    /// An ordinary file, all of whose bytes are there, durably; a node takes its attributes off at
+    /// this moment, or ended in doing so.
+    Finished,
     /// An ordinary file: a copy whose node has not said yet that what it took the place of was the
     /// stub. With its mark.
     Copy(Vec<u8>),
@@ -50,6 +53,9 @@ pub fn find<V: AsRef<[u8]>, E>(
             let value = value.as_ref();
             if value.starts_with(COPY_MAGIC.as_bytes()) {
                 return Ok(Found::Copy(value.to_vec()));
+            }
+            if Mark::parse(value).is_some_and(|mark| mark.state == StubState::Finished) {
+                return Ok(Found::Finished);
             }
             let mark = mark_of_attribute(value, size);
             return Ok(mark.map_or(Found::Remains, Found::Stub));
