@@ -14,6 +14,9 @@ struct Arguments {
     /// Operations of each seed.
     #[arg(long, default_value_t = 20_000)]
     operations: u64,
+    /// Go on until so many nodes were killed, instead, most of them amid what they write.
+    #[arg(long, value_name = "COUNT")]
+    kills: Option<u64>,
     /// First seed; by default one that was not used before.
     #[arg(long)]
     seed: Option<u64>,
@@ -70,6 +73,7 @@ fn run(arguments: &Arguments) -> std::io::Result<bool> {
         let plan = Plan {
             seed,
             operations: arguments.operations,
+            kills: arguments.kills,
             nodes: arguments.nodes,
             pfs: arguments.pfs.clone(),
             are_mounted: !arguments.without_mounts,

@@ -10,6 +10,10 @@ use super::world::{SLOTS, World};
 const BATCH_MAX: usize = 8;
 /// Files that most operations are about, for a while.
 const HOT: usize = 4;
+/// Of 200 steps, those that kill a node amid what it writes: usually, and where that is what a run
+/// is for.
+const OUTLIVE: u32 = 1;
+const OUTLIVE_OFTEN: u32 = 60;
 /// A node has room for one block at least, or for none.
 const BLOCK_BYTES: u64 = 2 << 20;
 /// Pages of the longest file: three blocks.
@@ -31,6 +35,8 @@ pub struct Generator {
     rng: fastrand::Rng,
     hot: [usize; HOT],
     next_generation: u64,
+    /// See [`OUTLIVE`].
+    outlive: u32,
     /// Batches that are to come next, the last one first.
     queued: Vec<Batch>,
 }
@@ -53,7 +59,13 @@ impl Generator {
     /// A generator that always gives the same for a seed and what happened before.
     pub fn new(seed: u64) -> Generator {
         let rng = fastrand::Rng::with_seed(seed);
-        Generator { rng, hot: [0, 1, 2, 3], next_generation: 1, queued: Vec::new() }
+        let (outlive, queued) = (OUTLIVE, Vec::new());
+        Generator { rng, hot: [0, 1, 2, 3], next_generation: 1, outlive, queued }
+    }
+
+    /// One that kills nodes often.
+    pub fn that_kills(seed: u64) -> Generator {
+        Generator { outlive: OUTLIVE_OFTEN, ..Generator::new(seed) }
     }
 
     /// The batch that makes all files.
@@ -78,7 +90,7 @@ impl Generator {
         match self.rng.u32(..200) {
             0..20 => self.meet(world),
             20..30 => self.hand_over(world),
-            30 => self.outlive(world),
+            at if (30..30 + self.outlive).contains(&at) => self.outlive(world),
             _ => {}
         }
         let count = self.rng.usize(1..=BATCH_MAX);
@@ -167,6 +179,8 @@ impl Generator {
     fn outlive(&mut self, world: &World) {
         let up: Vec<usize> = (0..world.nodes.len()).filter(|node| world.is_up(*node)).collect();
         if up.len() <= 2 {
+            let down = (0..world.nodes.len()).find(|node| !world.is_up(*node));
+            self.queued.extend(down.map(|node| vec![Operation::Start { node }]));
             return;
         }
         let node = up[self.rng.usize(..up.len())];

@@ -35,6 +35,8 @@ pub struct Plan {
     pub seed: u64,
     /// Operations to carry out.
     pub operations: u64,
+    /// Nodes to kill: the run goes on until these are killed, however many operations that takes.
+    pub kills: Option<u64>,
     /// Nodes.
     pub nodes: usize,
     /// Directory below which the PFS directory is; the temporary one without it.
@@ -486,13 +488,21 @@ fn drive(
 /// # Errors
 /// The nodes do not start. What they do wrong is a finding.
 pub fn random(plan: &Plan) -> io::Result<Result<Tally, Box<Finding>>> {
-    let mut generator = Generator::new(plan.seed);
+    let mut generator = match plan.kills {
+        Some(_) => Generator::that_kills(plan.seed),
+        None => Generator::new(plan.seed),
+    };
     let mut first = Some(generator.first());
     drive(plan, &mut |driver| {
         if let Some(first) = first.take() {
             return Some(first);
         }
-        (driver.tally.applied < plan.operations).then(|| generator.next(&driver.world))
+        let killed = || driver.tally.kinds.get("Kill").copied().unwrap_or_default();
+        let goes_on = match plan.kills {
+            Some(kills) => killed() < kills,
+            None => driver.tally.applied < plan.operations,
+        };
+        goes_on.then(|| generator.next(&driver.world))
     })
 }
 
