@@ -283,6 +283,9 @@ pub enum PfsKind {
 pub enum BenchSuite {
     /// Many nodes, on a shaped test cluster; needs root.
     Cluster,
+    /// The burst buffer beside HDFS and the bare file system, on a shaped test cluster; needs root,
+    /// Maven and a JDK.
+    Bursts,
 }
 
 /// Options of `bench`.

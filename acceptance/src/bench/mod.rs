@@ -1,7 +1,9 @@
 //! Measurements side by side in one run: the product, and what it must keep up with. Interleaved
 //! rounds, medians, ratios with their spread. It prints; it never judges a test by time.
 
+mod bare;
 mod buffers;
+mod bursts;
 mod cluster;
 mod cold;
 mod control;
@@ -94,8 +96,10 @@ pub struct Bench {
 
 /// Runs the rows that the options ask for, prints the table and writes the JSON.
 pub fn run(options: &BenchOptions) -> Result<()> {
-    if options.suite == Some(BenchSuite::Cluster) {
-        return cluster::run(options);
+    match options.suite {
+        Some(BenchSuite::Cluster) => return cluster::run(options),
+        Some(BenchSuite::Bursts) => return bursts::run(options),
+        None => {}
     }
     let mut scale = if options.quick { QUICK } else { FULL };
     scale.rounds = options.rounds.unwrap_or(scale.rounds).max(1);

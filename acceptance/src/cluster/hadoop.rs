@@ -21,7 +21,7 @@ use crate::jvm::spark::SparkHome;
 use crate::process;
 
 /// Where HDFS, YARN's clients and Spark's master are reached.
-const NAME_NODE_PORT: u16 = 8020;
+pub const NAME_NODE_PORT: u16 = 8020;
 const MANAGER_PORT: u16 = 8032;
 const SPARK_PORT: u16 = 7077;
 /// Copies of a block of HDFS, where there are so many data nodes.

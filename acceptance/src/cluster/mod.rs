@@ -39,6 +39,7 @@ use crate::cleanup::{self, Guard};
 use crate::{environment, process};
 
 pub use disk::DiskTraffic;
+pub use hadoop::NAME_NODE_PORT;
 pub use journal::Death;
 use journal::{Journal, Step};
 pub use network::LinkTraffic;

@@ -145,7 +145,8 @@ impl Core {
         let Some(file) = self.files.get(id) else { return };
         let idle = {
             let inner = file.inner.lock();
-            inner.cached.clone().filter(|_| inner.handles == 0)
+            // What is in memory alone has its descriptor in any case, until the name is gone.
+            inner.cached.clone().filter(|it| inner.handles == 0 && !it.is_memory_only())
         };
         let Some(cached) = idle else { return };
         self.fills.cancel(&cached);

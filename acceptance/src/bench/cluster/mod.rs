@@ -2,7 +2,6 @@
 //! link, the bare file system and a bare server in the same run. Every byte that is read is
 //! compared with what was written.
 
-mod bare;
 mod copying;
 mod failing;
 mod opening;

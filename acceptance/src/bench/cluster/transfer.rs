@@ -3,8 +3,8 @@
 
 use anyhow::Result;
 
-use super::bare::{self, Reader};
 use super::rig::{Content, LINK, Rig, Way, names, number};
+use crate::bench::bare::{self, Reader};
 use crate::bench::row::{Goal, Row};
 use crate::bench::time;
 use crate::process;

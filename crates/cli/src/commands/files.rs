@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 use tidepool_proto::admin::{AdminRequest, FlushReport, FreeReport};
-use tidepool_proto::{Error, Result};
+use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::store::print_freed;
 use crate::arguments::{EvictArguments, FlushArguments, UnpinArguments};
@@ -89,7 +89,13 @@ pub fn flush(arguments: &FlushArguments) -> Result<Outcome> {
         let mut failed = |error: Error| failures.add(&error);
         let mut report = FlushReport::default();
         for path in files(&roots, &arguments.paths, arguments.recursive, &mut failed)? {
-            match Target::open(&path).and_then(|target| node.flush(Some(target.descriptor()))) {
+            let flush = || {
+                let target = Target::open(&path)?;
+                node.flush(Some(target.descriptor()))
+            };
+            let is_replaced = |error: &Error| error.kind() == ErrorKind::Changed;
+            // A copy of it may have come in its place in this moment.
+            match flush().or_else(|error| if is_replaced(&error) { flush() } else { Err(error) }) {
                 Ok(one) => {
                     report.files += one.files;
                     report.bytes += one.bytes;

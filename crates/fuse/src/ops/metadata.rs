@@ -154,7 +154,7 @@ impl Filesystem {
     /// Length of a file whose bytes are in the memory of another node alone, as its mark on the PFS
     /// tells: a program that takes it for empty would not even open it. Lengths are for whoever may
     /// look a file up, so it is read with the daemon's rights.
-    fn size_elsewhere(&self, inode: &Arc<Inode>, stat: &Stat) -> Answer<Option<u64>> {
+    pub(crate) fn size_elsewhere(&self, inode: &Arc<Inode>, stat: &Stat) -> Answer<Option<u64>> {
         if !is_regular(stat) || !self.service.has_other_nodes() {
             return Ok(None);
         }

@@ -1,11 +1,12 @@
 //! Operations on names. They happen in the PFS directory, with the caller's rights.
 
 use std::ffi::CStr;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags, Stat};
-use tidepool_proto::ChangeBegin;
+use tidepool_proto::{ChangeBegin, OpenRequest};
 
 use crate::inode::attributes::{Before, decode_device, id_of, is_regular, version_of};
 use crate::inode::pins::look_at;
@@ -149,12 +150,36 @@ impl Filesystem {
         let (parent, held) = self.directory_for(caller, caller.nodeid)?;
         let inode = self.inodes.get(arguments.old_nodeid)?;
         let file = self.inodes.descriptor(&inode)?;
+        let stat = rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH)?;
+        self.bring_from_elsewhere(caller, &inode, &stat)?;
         let before = Before::look(|| rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH))?;
         let (directory, number) = self.by_descriptor(&file);
         rustix::fs::linkat(directory, number.as_str(), &held, name, AtFlags::SYMLINK_FOLLOW)?;
         let after = self.stat_at(&held, name)?;
         self.notify_metadata_change(&before, || Ok(after));
         Ok(self.entry(&parent, name, &after))
+    }
+
+    /// Has a file brought to the PFS whose bytes are in the memory of another node, before it gets
+    /// a second name: whoever puts a copy of it in its place knows of one.
+    fn bring_from_elsewhere(
+        &self,
+        caller: &InHeader,
+        inode: &Arc<Inode>,
+        stat: &Stat,
+    ) -> Answer<()> {
+        if stat.st_size != 0 || self.size_elsewhere(inode, stat)?.is_none() {
+            return self.credentials.become_caller(caller);
+        }
+        let path = Self::path_of(&self.inodes.descriptor(inode)?);
+        let opened = File::open(path);
+        let brought = match opened {
+            Ok(file) => self.service.open(OpenRequest::to_read(file.into(), caller.uid)).map(drop),
+            // This daemon may not read it.
+            Err(_) => Ok(()),
+        };
+        self.credentials.become_caller(caller)?;
+        Ok(brought?)
     }
 
     /// `UNLINK`.

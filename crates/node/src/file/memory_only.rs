@@ -447,10 +447,7 @@ fn write_back_or_discard(
     cached: &Arc<CachedVersion>,
     stub: &Stub,
 ) -> Result<WriteBackOutcome> {
-    let is_nameless = {
-        let inner = file.inner.lock();
-        inner.removed && inner.handles == 0
-    };
+    let is_nameless = file.inner.lock().is_gone();
     let lower = stub.lower().clone();
     let expendable = core.rule_of(&*lower).is_some_and(|(_, rule)| rule.expendable);
     let ours =
@@ -477,6 +474,11 @@ fn write_back_or_discard(
         && error.kind() == ErrorKind::Lost
     {
         return Ok(give_up_to_copy(core, file, cached, stub));
+    }
+    if written.is_err() && file.inner.lock().is_gone() {
+        cached.set_lost();
+        discard_file(core, file);
+        return Ok(WriteBackOutcome::Discarded);
     }
     if written.is_err() && stub.restore(&mark) {
         // The bytes stay in memory, and the stub as it is now stands for them, if it is ours still.

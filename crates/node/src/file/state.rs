@@ -89,6 +89,13 @@ impl Remains {
     }
 }
 
+impl Inner {
+    /// Whether nobody has the file, or can get at it.
+    pub fn is_gone(&self) -> bool {
+        self.removed && self.handles == 0
+    }
+}
+
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inner")

@@ -203,7 +203,13 @@ impl Cluster {
                 }
             }
         }
-        memory.told.retain(|_, told| !told.epochs.is_empty() || told.needed.elapsed() < FORGET);
+        memory.told.retain(|holder, told| {
+            if self.why_not_asked(holder).is_some() {
+                // What it has on its disk it has when it is there again.
+                told.needed = Instant::now();
+            }
+            !told.epochs.is_empty() || told.needed.elapsed() < FORGET
+        });
         for (copied, path) in moved {
             copied.note_told(&path);
         }
@@ -418,7 +424,10 @@ impl Cluster {
         let (mut coming, mut due) = (0, Vec::new());
         for copy in copies {
             let is_needed = coming < wanted && copy.bytes() > 0;
-            if (is_needed || self.is_gone(&copy)) && !is_paused(copy.epoch) {
+            // Its node wrote it back where this one was away, and knows that as long as it runs.
+            let is_asked_for = copy.was_away.load(Ordering::Acquire);
+            let is_due = is_needed || is_asked_for || self.is_gone(&copy);
+            if is_due && !is_paused(copy.epoch) {
                 coming += copy.bytes();
                 due.push(copy);
             }

@@ -56,6 +56,8 @@ pub struct HeldCopy {
     pub since: Instant,
     /// The node that had the file was started anew since.
     pub is_orphan: AtomicBool,
+    /// This node was started since it was told of the file.
+    pub was_away: AtomicBool,
     /// No name that is known leads to the file.
     pub is_nameless: AtomicBool,
     state: Mutex<State>,
@@ -176,6 +178,7 @@ impl HeldCopies {
             stub: (self.count() < stubs_max()).then_some(stub),
             since: Instant::now(),
             is_orphan: AtomicBool::new(false),
+            was_away: AtomicBool::new(false),
             is_nameless: AtomicBool::new(false),
             state: Mutex::new(state),
         };
@@ -201,6 +204,7 @@ impl HeldCopies {
             stub: stub.filter(|_| self.count() < stubs_max()),
             since: Instant::now(),
             is_orphan: AtomicBool::new(false),
+            was_away: AtomicBool::new(false),
             is_nameless: AtomicBool::new(false),
             state: Mutex::new(state),
         };
@@ -535,6 +539,7 @@ mod tests {
                 holders: Vec::new(),
                 since: Instant::now(),
                 is_orphan: AtomicBool::new(false),
+                was_away: AtomicBool::new(false),
                 is_nameless: AtomicBool::new(false),
                 state: Mutex::new(state),
             });

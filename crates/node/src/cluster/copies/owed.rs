@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -208,7 +209,8 @@ impl Cluster {
         let stub = place::found_at(core, &path, owe.file()).ok().flatten();
         let file = self.owed_file(&owe)?;
         file.set_told(&owe);
-        self.copies.held.begin_owed(owner, &owe, (stub, file));
+        let copy = self.copies.held.begin_owed(owner, &owe, (stub, file));
+        copy.was_away.store(true, Ordering::Release);
         Ok(())
     }
 

@@ -14,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use tidepool_buffer::client::{Client, Keep};
 use tidepool_buffer::key::{BlockName, LAST_BLOCK, PacketKey};
 use tidepool_buffer::placement::Placement;
@@ -67,6 +68,16 @@ struct Stored {
 pub fn place_of(epoch: u64, packet: u64) -> (BlockName, u32) {
     let block = BlockName { epoch, block: packet / BLOCK_PACKETS };
     (block, (packet % BLOCK_PACKETS) as u32)
+}
+
+/// Why a file is to be written back, whatever the buffers do: who answers for it puts it in the
+/// place of its one name.
+pub(super) fn cannot_be_owed(stub: &Stub) -> Option<&'static str> {
+    match rustix::fs::fstat(stub.lower().descriptor()).map(|facts| facts.st_nlink) {
+        Ok(0) | Err(Errno::STALE | Errno::NOENT) => Some("it has no name any more"),
+        Ok(2..) => Some("it has several names"),
+        Ok(1) | Err(_) => None,
+    }
 }
 
 /// Where what is told of a file is kept.
@@ -141,8 +152,8 @@ impl Cluster {
         (cached, stub): (&CachedVersion, &Stub),
         lacking: &Lacking,
     ) -> Result<(), String> {
-        if stub.has_names() {
-            return Err("it has several names".to_owned());
+        if let Some(reason) = cannot_be_owed(stub) {
+            return Err(reason.to_owned());
         }
         let mut stored = owing.stored.lock();
         let (epoch, size) = (copied.copies.epoch, cached.size());
@@ -205,7 +216,9 @@ impl Cluster {
         let of = (copied.copies.epoch, &mut *stored);
         let done = begun.and_then(|_| self.put(owing, of, cached, packets.collect(), false));
         if let Err(reason) = done {
-            self.buffers.avoid();
+            if cannot_be_owed(stub).is_none() {
+                self.buffers.avoid();
+            }
             copied.end();
             tracing::info!(inode = cached.id().inode, "it is to be written back: {reason}");
         }

@@ -12,6 +12,7 @@ use tidepool_proto::table::BlockState;
 use tidepool_store::Segment;
 
 use super::message::{Asked, Begin, Push, PushAnswer};
+use super::owing::cannot_be_owed;
 use crate::cluster::shared::Shared;
 use crate::cluster::{Cluster, threads};
 use crate::core::Core;
@@ -77,7 +78,7 @@ impl Cluster {
         };
         if let Err(reason) = &pushed {
             copied.end();
-            if copied.owing.is_some() {
+            if copied.owing.is_some() && cannot_be_owed(stub).is_none() {
                 self.buffers.avoid();
             }
             self.copies.missing.add(1);
