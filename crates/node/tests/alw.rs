@@ -587,28 +587,3 @@ fn a_file_without_a_name_keeps_no_other_out_of_the_buffers() {
     file.sync(false).unwrap();
     assert!(cluster.is_stub("file"));
 }
-
-#[test]
-fn a_file_that_is_removed_while_it_is_written_back_is_written_no_further() {
-    unless_it_hangs(what_is_removed_is_written_no_further);
-}
-
-fn what_is_removed_is_written_no_further() {
-    let cluster = held_to(2, 1);
-    cluster.under_way("file", &content(17, LONG));
-    let path = cluster.nodes.pfs("file");
-    let lower = File::open(&path).unwrap();
-    let watch = cluster.nodes.nodes[0].watch_metadata(lower.into()).unwrap();
-    std::fs::remove_file(&path).unwrap();
-    watch.carry(None).unwrap();
-    let is_open = |entry: std::io::Result<std::fs::DirEntry>| {
-        let target = entry.and_then(|entry| std::fs::read_link(entry.path()));
-        target.is_ok_and(|target| {
-            target.starts_with(&path) || target == path.with_file_name("file (deleted)")
-        })
-    };
-    until("its room on the PFS is free", || {
-        !std::fs::read_dir("/proc/self/fd").unwrap().any(is_open)
-    });
-    until("nothing is owed any more", || cluster.owed_bytes() == 0);
-}

@@ -475,11 +475,6 @@ fn write_back_or_discard(
     {
         return Ok(give_up_to_copy(core, file, cached, stub));
     }
-    if written.is_err() && file.inner.lock().is_gone() {
-        cached.set_lost();
-        discard_file(core, file);
-        return Ok(WriteBackOutcome::Discarded);
-    }
     if written.is_err() && stub.restore(&mark) {
         // The bytes stay in memory, and the stub as it is now stands for them, if it is ours still.
         if let Err(error) = adopt(cached, &*lower, stub, &mark) {

@@ -38,9 +38,7 @@ pub fn write_into_stub(
         let wait_until_wanted = |limit| {
             // It waits, and not for the PFS.
             core.memory_only.steps().moved(cached.id());
-            file.wait_until_wanted(limit)
-                || stub.copied().is_none_or(|copied| copied.is_over())
-                || file.inner.lock().is_gone()
+            file.wait_until_wanted(limit) || stub.copied().is_none_or(|copied| copied.is_over())
         };
         let mut writing = file.is_in_background().then(|| Writing::begin(core, &wait_until_wanted));
         for block in 0..segment.blocks() {
@@ -49,9 +47,6 @@ pub fn write_into_stub(
             let mut at = from.max(start);
             while at < end && segment.state(block) != BlockState::Absent {
                 let most = writing.as_mut().map_or(end - at, |writing| writing.next(end - at));
-                if file.inner.lock().is_gone() {
-                    return Err(removed());
-                }
                 // Not while it waits: what frees a block waits for its pins.
                 let Some(pin) = pin_unless_hole(segment, block)? else { break };
                 let (from, upto) = (at - start, (at - start + most).min(pin.len() as u64));
@@ -74,11 +69,6 @@ pub fn write_into_stub(
         None => Ok(Box::new(|| ()) as Afterwards<'_>),
     };
     stub.write_back(mark, head, rest, &take)
-}
-
-/// The error of a file whose last name went while it was written.
-fn removed() -> Error {
-    Error::new(ErrorKind::Changed, "writing a memory-only file back", "it was removed")
 }
 
 /// Keeps the page cache from filling with what is written back: it is charged to the control group
