@@ -110,7 +110,7 @@ fn length_of(stat: &Stat, marked: impl FnOnce() -> Option<u64>) -> u64 {
 fn marked(path: &Path, size: u64) -> Option<u64> {
     match stub::find_by_path(path, size) {
         Found::Stub(mark) => Some(mark.length),
-        Found::Nothing | Found::Remains | Found::Copy(_) => None,
+        Found::Nothing | Found::Remains | Found::Finished | Found::Copy(_) => None,
     }
 }
 
