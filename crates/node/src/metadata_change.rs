@@ -99,6 +99,17 @@ impl Core {
         }
     }
 
+    /// What is cached of a file at `version` is not what the PFS has, though no time stamp tells:
+    /// opens go on with what is read anew.
+    pub fn read_anew(&self, cached: &Arc<CachedVersion>, version: &Version) {
+        let Some(file) = self.files.get(cached.id()) else { return };
+        let mut inner = file.inner.lock();
+        if inner.cached.as_ref().is_some_and(|known| Arc::ptr_eq(known, cached)) {
+            self.counters.versions_invalidated.add(1);
+            self.lead_on(&mut inner, cached, version);
+        }
+    }
+
     /// Has readers of `old` go on with what is read anew at `version`.
     fn lead_on(&self, inner: &mut Inner, old: &Arc<CachedVersion>, version: &Version) {
         let fresh = Arc::new(CachedVersion::new(*version, old.owner, old.admit));

@@ -41,6 +41,15 @@ pub struct Told {
     at: Instant,
 }
 
+impl Told {
+    /// It is looked at no more. Where nothing is known of it, nobody waits for that.
+    fn leave(&self) {
+        if self.version.is_none() {
+            self.writing.end();
+        }
+    }
+}
+
 /// What a look at a file came to.
 enum Looked {
     /// Later again.
@@ -65,8 +74,10 @@ impl Cluster {
         let mut all = self.clean.told.lock();
         all.retain(|other| !Arc::ptr_eq(&other.writing, &told.writing));
         all.push_back(told);
-        if all.len() > TOLD_MAX {
-            all.pop_front();
+        if all.len() > TOLD_MAX
+            && let Some(first) = all.pop_front()
+        {
+            first.leave();
         }
     }
 
@@ -80,9 +91,13 @@ impl Cluster {
                     (file.version, file.at) = (Some(version), Instant::now());
                     file.kept = None;
                 }
-                Ok(_) => continue,
+                Ok(_) => {
+                    file.leave();
+                    continue;
+                }
                 Err(reason) => {
                     tracing::debug!(reason, "no record tells of a file");
+                    file.leave();
                     continue;
                 }
             }
@@ -114,22 +129,29 @@ impl Cluster {
         if !is_it()? {
             return Ok(Looked::Over);
         }
-        self.keep_equal(core, &*file.lower, &mut packets)?;
+        let are_equal = self.keep_equal(core, &*file.lower, &mut packets)?;
         if !is_it()? || file.writing.changes() != changes {
             return Ok(Looked::Over);
         }
+        if !are_equal {
+            tracing::info!(inode = version.id.inode, "another node wrote to it in the same moment");
+            core.read_anew(&cached, &version);
+        }
+        file.writing.note_compared(changes);
         let client = self.clean_client(file.writing.placement).ok_or("no server is there")?;
         self.store_records((&Shared::named(&version), &packets), &file.writing, &client)?;
         Ok(Looked::Stored(version))
     }
 
-    /// Reads packets from the PFS, and leaves out those that have other bytes there.
+    /// Reads packets from the PFS, and leaves out those that have other bytes there; whether there
+    /// are none of these.
     fn keep_equal(
         &self,
         core: &Core,
         lower: &dyn LowerFile,
         packets: &mut BTreeMap<u64, Digest>,
-    ) -> Result<(), String> {
+    ) -> Result<bool, String> {
+        let before = packets.len();
         let mut buffer = vec![0; PACKET_BYTES as usize];
         let mut failed = None;
         packets.retain(|packet, digest| {
@@ -147,7 +169,7 @@ impl Cluster {
                 }
             }
         });
-        failed.map_or(Ok(()), Err)
+        failed.map_or(Ok(packets.len() == before), Err)
     }
 }
 

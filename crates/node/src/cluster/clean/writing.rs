@@ -34,6 +34,8 @@ struct State {
     stored: BTreeMap<u64, Digest>,
     /// Changes so far.
     changes: u64,
+    /// Changes after which what was sent was found to be what the PFS has.
+    compared: Option<u64>,
     is_over: bool,
     /// It waits in the queue, or a thread has it.
     is_queued: bool,
@@ -75,6 +77,7 @@ impl Writing {
             changed: Ranges::exact(),
             stored: BTreeMap::new(),
             changes: 0,
+            compared: None,
             is_over: false,
             is_queued: false,
             is_asked_again: false,
@@ -106,6 +109,18 @@ impl Writing {
     /// Changes so far.
     pub fn changes(&self) -> u64 {
         self.state.lock().changes
+    }
+
+    /// After so many changes what was sent was what the PFS has.
+    pub fn note_compared(&self, changes: u64) {
+        self.state.lock().compared = Some(changes);
+    }
+
+    /// Whether it is still to be found out whether the PFS has what this node has: another node may
+    /// have written to the file in the same moment, which no time stamp shows.
+    pub fn is_doubtful(&self) -> bool {
+        let state = self.state.lock();
+        !state.is_over && !state.stored.is_empty() && state.compared != Some(state.changes)
     }
 
     /// Whether enough packets changed that some are worth to be sent.

@@ -32,6 +32,8 @@ const TOGETHER: u64 = 16;
 
 /// A file in burst buffers.
 pub struct OwedFile {
+    /// The time in memory of the file.
+    epoch: u64,
     /// Of the nodes that have its blocks.
     client: Client,
     /// Held while what is told is being stored, which takes as long as the disk does: one at a
@@ -169,6 +171,7 @@ impl Cluster {
     fn owed_file(&self, owe: &Owe) -> Result<OwedFile, String> {
         let client = self.buffer_client(members_of(&owe.servers), Placement::Block)?;
         Ok(OwedFile {
+            epoch: owe.epoch,
             client,
             telling: Mutex::default(),
             told: Mutex::default(),
@@ -223,9 +226,9 @@ impl Cluster {
             let forgotten = file.release().and_then(|()| {
                 // What is still being told is stored by then, or refused.
                 let _telling = file.telling.lock();
-                let epoch = file.told().map(|owe| owe.epoch);
-                let forget = |epoch| buffer.local().settle(&told_key(epoch).block, 1);
-                epoch.map_or(Ok(()), forget).map_err(|error| error.to_string())
+                // Also of one that was told in vain: a disk that stood still has it later.
+                let forgotten = buffer.local().settle(&told_key(file.epoch).block, 1);
+                forgotten.map_err(|error| error.to_string())
             });
             if let Err(reason) = forgotten {
                 tracing::debug!(reason, "a burst buffer keeps what is not owed any more");
