@@ -21,7 +21,7 @@ use crate::jvm::spark::SparkHome;
 use crate::process;
 
 /// Where HDFS, YARN's clients and Spark's master are reached.
-pub const NAME_NODE_PORT: u16 = 8020;
+const NAME_NODE_PORT: u16 = 8020;
 const MANAGER_PORT: u16 = 8032;
 const SPARK_PORT: u16 = 7077;
 /// Copies of a block of HDFS, where there are so many data nodes.
@@ -215,6 +215,11 @@ fn format_name_node(plan: &Plan, node: &Node) -> Result<()> {
     process::read(&mut format).map(drop).context("formatting the name node of HDFS")
 }
 
+/// Address of HDFS.
+pub fn address(plan: &Plan) -> Result<String> {
+    Ok(format!("hdfs://{}:{NAME_NODE_PORT}", head(plan)?.name))
+}
+
 fn spark_url(plan: &Plan) -> Result<String> {
     Ok(format!("spark://{}:{SPARK_PORT}", head(plan)?.name))
 }
@@ -243,7 +248,7 @@ pub fn wait_until_whole(plan: &Plan, service: ClusterService) -> Result<()> {
         let output = process::capture(command.args(words))?;
         Ok(String::from_utf8_lossy(&output.stdout).contains(wanted))
     };
-    let uri = format!("hdfs://{}:{NAME_NODE_PORT}", head.name);
+    let uri = address(plan)?;
     let is_whole = || match service {
         ClusterService::Etcd => Ok(true),
         ClusterService::Hdfs => says(

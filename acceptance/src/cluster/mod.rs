@@ -39,7 +39,6 @@ use crate::cleanup::{self, Guard};
 use crate::{environment, process};
 
 pub use disk::DiskTraffic;
-pub use hadoop::NAME_NODE_PORT;
 pub use journal::Death;
 use journal::{Journal, Step};
 pub use network::LinkTraffic;
@@ -228,6 +227,14 @@ impl Cluster {
     pub fn start_service(&self, service: ClusterService) -> Result<()> {
         hadoop::prepare(&self.plan, &[service])?;
         services::start(&self.plan, service)
+    }
+
+    /// Address of HDFS, where it runs.
+    ///
+    /// # Errors
+    /// A cluster without nodes.
+    pub fn hdfs(&self) -> Result<String> {
+        hadoop::address(&self.plan)
     }
 
     /// Ends a service on all nodes.

@@ -1,8 +1,8 @@
 //! Where a job's files are.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::cluster::{Cluster, Role};
+use crate::cluster::Cluster;
 
 /// Where a job's files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +30,7 @@ impl Place {
         Ok(match self {
             Place::Mode(mode) => format!("tide:///{mode}"),
             Place::Pfs => "file:///".to_owned(),
-            Place::Hdfs => {
-                let head = cluster.plan().of(Role::Manager).next().context("no head")?;
-                format!("hdfs://{}:{}", head.name, crate::cluster::NAME_NODE_PORT)
-            }
+            Place::Hdfs => cluster.hdfs()?,
         })
     }
 
