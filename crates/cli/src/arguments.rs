@@ -287,6 +287,11 @@ pub struct FlushArguments {
     /// Take all files below directories
     #[arg(long, short)]
     pub recursive: bool,
+    /// Drop what burst buffers hold of files of other nodes that are nowhere to be found, because
+    /// they were removed while those nodes and this one were away. One that was moved to another
+    /// directory meanwhile is lost by this: open such files by their new names before
+    #[arg(long, conflicts_with = "paths")]
+    pub forget_missing: bool,
     /// Where the node is and how to print.
     #[command(flatten)]
     pub facts: Facts,

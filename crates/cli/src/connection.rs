@@ -219,9 +219,17 @@ impl Connection {
         }
     }
 
-    /// Brings a file, or all, to the PFS.
-    pub fn flush(&self, file: Option<BorrowedFd<'_>>) -> Result<FlushReport> {
-        let request = if file.is_some() { AdminRequest::Flush } else { AdminRequest::FlushAll };
+    /// Brings a file to the PFS.
+    pub fn flush(&self, file: BorrowedFd<'_>) -> Result<FlushReport> {
+        self.flushed(AdminRequest::Flush, Some(file))
+    }
+
+    /// Brings all files to the PFS; what is nowhere to be found may be dropped.
+    pub fn flush_all(&self, forgets_missing: bool) -> Result<FlushReport> {
+        self.flushed(AdminRequest::FlushAll { forgets_missing }, None)
+    }
+
+    fn flushed(&self, request: AdminRequest, file: Option<BorrowedFd<'_>>) -> Result<FlushReport> {
         match self.ask(request, file)? {
             AdminReply::Flushed(report) => Ok(report),
             other => Err(unexpected(&other)),

@@ -19,12 +19,16 @@ impl Node {
 
     /// Brings all files of this node to the PFS, and those of nodes that are gone for which it
     /// answers; what the former were.
-    pub(crate) fn flush_all(&self, go_on: &dyn Fn() -> bool) -> Result<FlushReport> {
+    pub(crate) fn flush_all(
+        &self,
+        forgets_missing: bool,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<FlushReport> {
         let before = self.core.memory_only.cached_versions();
         let bytes = before.iter().map(|cached| cached.size()).sum();
         write_back_all(&self.core, Effort::Each, go_on)?;
         if let Some(cluster) = self.core.cluster() {
-            cluster.bring_orphans(&self.core, go_on)?;
+            cluster.bring_orphans(&self.core, forgets_missing, go_on)?;
         }
         Ok(FlushReport { files: before.len() as u64, bytes })
     }

@@ -271,7 +271,8 @@ fn a_packet_that_is_broken_is_never_taken_for_bytes() {
     let reply = cluster.nodes.nodes[1].admin(AdminRequest::Owed, None, 0).unwrap();
     let AdminReply::Owed(owed) = reply else { panic!("{reply:?}") };
     assert!(owed[0].path == "file" && owed[0].stays_because.is_some(), "{owed:?}");
-    let flushed = cluster.nodes.nodes[1].admin(AdminRequest::FlushAll, None, 0);
+    let flushed =
+        cluster.nodes.nodes[1].admin(AdminRequest::FlushAll { forgets_missing: false }, None, 0);
     assert!(flushed.is_err_and(|error| error.to_string().contains("`tidepool status --owed`")));
 }
 
@@ -371,7 +372,11 @@ fn a_flush_returns_when_the_pfs_has_it() {
     let _open = ["one", "two", "three"].map(written);
     let flush = |node: usize, name: Option<&str>| {
         let file = name.map(|name| File::open(cluster.nodes.pfs(name)).unwrap().into());
-        let what = if name.is_some() { AdminRequest::Flush } else { AdminRequest::FlushAll };
+        let what = if name.is_some() {
+            AdminRequest::Flush
+        } else {
+            AdminRequest::FlushAll { forgets_missing: false }
+        };
         cluster.nodes.nodes[node].admin(what, file, 0).unwrap()
     };
     let flushed = |files, bytes| AdminReply::Flushed(FlushReport { files, bytes });
@@ -521,7 +526,9 @@ fn own_files_are_written_at_once() {
     assert_eq!(cluster.on_pfs("written")[..5], *b"again");
     let names = ["one", "two"];
     names.iter().for_each(|name| cluster.under_way(name, &bytes));
-    let flushed = cluster.nodes.nodes[0].admin(AdminRequest::FlushAll, None, 0).unwrap();
+    let flushed = cluster.nodes.nodes[0]
+        .admin(AdminRequest::FlushAll { forgets_missing: false }, None, 0)
+        .unwrap();
     assert_eq!(flushed, AdminReply::Flushed(FlushReport { files: 2, bytes: 2 * LONG as u64 }));
     assert!(names.iter().all(|name| cluster.on_pfs(name) == bytes));
 }
@@ -586,4 +593,34 @@ fn a_file_without_a_name_keeps_no_other_out_of_the_buffers() {
     file.write_at(0, b"kept").unwrap();
     file.sync(false).unwrap();
     assert!(cluster.is_stub("file"));
+}
+
+#[test]
+fn what_is_of_a_file_that_went_while_all_were_away_is_forgotten_by_command() {
+    let mut cluster = cluster(2);
+    for name in ["kept", "removed"] {
+        let file = cluster.create(0, name);
+        file.write_at(0, b"bytes").unwrap();
+        file.sync(false).unwrap();
+        // It stays open until its node ends.
+        std::mem::forget(file);
+    }
+    cluster.end(1);
+    cluster.kill(0);
+    std::fs::remove_file(cluster.nodes.pfs("removed")).unwrap();
+    let started = Node::start(cluster.configs[1].clone()).unwrap();
+    cluster.nodes.nodes.insert(1, started);
+    let flush = |forgets_missing| {
+        let flush = AdminRequest::FlushAll { forgets_missing };
+        cluster.nodes.nodes[1].admin(flush, None, 0)
+    };
+    until("it answers for the one that is there", || {
+        cluster.copies(1).answered_for == 1 && cluster.on_pfs("kept") == b"bytes"
+    });
+    let told = flush(false).unwrap_err();
+    assert!(told.to_string().contains("removed"), "{told}");
+    assert!(told.remedy_text().is_some_and(|it| it.contains("--forget-missing")), "{told:?}");
+    flush(true).unwrap();
+    until("nothing is owed any more", || cluster.owed_bytes() == 0);
+    flush(false).unwrap();
 }

@@ -308,7 +308,9 @@ fn a_file_that_is_emptied_and_written_in_another_mode_is_read_as_it_is() {
         let later = content(100 + number as u64, bytes.len());
         file.write_at(0, &later).unwrap();
         file.flush().unwrap();
-        cluster.0.nodes[0].admin(AdminRequest::FlushAll, None, 0).unwrap();
+        cluster.0.nodes[0]
+            .admin(AdminRequest::FlushAll { forgets_missing: false }, None, 0)
+            .unwrap();
         // Longer than files are looked at again.
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(700));

@@ -489,7 +489,9 @@ fn a_sync_that_waits_while_a_file_is_given_up_tells_that_bytes_are_lost() {
         }
     });
     let synced: Result<(), Error> = std::thread::scope(|scope| {
-        scope.spawn(|| nodes.nodes[1].admin(AdminRequest::FlushAll, None, 0));
+        scope.spawn(|| {
+            nodes.nodes[1].admin(AdminRequest::FlushAll { forgets_missing: false }, None, 0)
+        });
         until("it is being written back", || begun.load(Ordering::SeqCst));
         let sync = scope.spawn(|| file.sync(false));
         std::thread::sleep(Duration::from_millis(300));

@@ -83,7 +83,7 @@ pub fn flush(arguments: &FlushArguments) -> Result<Outcome> {
     let node = arguments.facts.socket.connect();
     let mut failures = Failures::default();
     let report = if arguments.paths.is_empty() {
-        node.flush(None)?
+        node.flush_all(arguments.forget_missing)?
     } else {
         let roots = Roots::of(&node.status()?);
         let mut failed = |error: Error| failures.add(&error);
@@ -91,7 +91,7 @@ pub fn flush(arguments: &FlushArguments) -> Result<Outcome> {
         for path in files(&roots, &arguments.paths, arguments.recursive, &mut failed)? {
             let flush = || {
                 let target = Target::open(&path)?;
-                node.flush(Some(target.descriptor()))
+                node.flush(target.descriptor())
             };
             let is_replaced = |error: &Error| error.kind() == ErrorKind::Changed;
             // A copy of it may have come in its place in this moment.

@@ -135,7 +135,7 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
         | AdminRequest::Trace(TraceRequest::Start { has_file: true, .. }) => true,
         AdminRequest::Status
         | AdminRequest::EvictAll
-        | AdminRequest::FlushAll
+        | AdminRequest::FlushAll { .. }
         | AdminRequest::Resize { .. }
         | AdminRequest::SetPolicy { .. }
         | AdminRequest::Config
@@ -157,7 +157,7 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
 fn changes_the_node(request: &AdminRequest) -> bool {
     match request {
         AdminRequest::EvictAll
-        | AdminRequest::FlushAll
+        | AdminRequest::FlushAll { .. }
         | AdminRequest::Resize { .. }
         | AdminRequest::SetPolicy { .. }
         | AdminRequest::Drain { .. }

@@ -98,8 +98,11 @@ pub enum AdminRequest {
     /// Brings what is in memory or in burst buffers alone of a file to the PFS, and returns when it
     /// is there; its descriptor comes with the message.
     Flush,
-    /// The same of all files of the node.
-    FlushAll,
+    /// The same of all files of the node, and of those of nodes that are gone for which it answers.
+    FlushAll {
+        /// What burst buffers have of files that are nowhere to be found is dropped.
+        forgets_missing: bool,
+    },
     /// Files in burst buffers that the PFS does not have: those of the node, and those for which it
     /// answers.
     Owed,
@@ -121,7 +124,10 @@ impl AdminRequest {
             AdminRequest::Drain { stop: true } => "stop".to_owned(),
             AdminRequest::SetControl { name, value } => format!("{name} = {value}"),
             AdminRequest::Resume => "end of the drain".to_owned(),
-            AdminRequest::FlushAll => "flush of all".to_owned(),
+            AdminRequest::FlushAll { forgets_missing: false } => "flush of all".to_owned(),
+            AdminRequest::FlushAll { forgets_missing: true } => {
+                "flush of all, and what is missing is forgotten".to_owned()
+            }
             AdminRequest::HandOn { .. } => "handing on what is in memory".to_owned(),
             AdminRequest::MeasureNodes { .. } => "measurement between nodes".to_owned(),
             _ => return None,

@@ -115,9 +115,12 @@ pub fn stop_all(nodes: &Nodes) -> Result<(), Wrong> {
     for directory in [nodes.pfs(), nodes.pfs().join(KEPT_DIRECTORY)] {
         let entries = fs::read_dir(directory).map_err(|error| error.to_string())?;
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        // Programs that wrote through a node that was killed left some of these.
-        let is_ours =
-            |it: &String| it.starts_with("file") || it.ends_with(".new") || it == KEPT_DIRECTORY;
+        // Programs that wrote through a node that was killed left some of these, and so does a node
+        // that is killed as it begins to put a copy in place, if no other one has a copy.
+        let is_ours = |it: &String| {
+            let is_left = it.ends_with(".new") || it.starts_with(".tidepool-copy-");
+            it.starts_with("file") || is_left || it == KEPT_DIRECTORY
+        };
         let left: Vec<String> = names.filter(|it| !is_ours(it)).collect();
         if !left.is_empty() {
             return Err(format!("left in the PFS directory: {left:?}"));

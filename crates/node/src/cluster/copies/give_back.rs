@@ -241,13 +241,25 @@ impl Cluster {
         went() > 0
     }
 
-    /// Brings files in burst buffers to the PFS whose nodes are gone; an error where one stays.
-    pub fn bring_orphans(&self, core: &Arc<Core>, go_on: &dyn Fn() -> bool) -> Result<()> {
+    /// Brings files in burst buffers to the PFS whose nodes are gone; an error where one stays. One
+    /// that is nowhere to be found may be forgotten.
+    pub fn bring_orphans(
+        &self,
+        core: &Arc<Core>,
+        forgets_missing: bool,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<()> {
         let is_due = |copy: &Arc<HeldCopy>| copy.is_in_buffers() && self.is_gone(copy);
         let mut stay: Vec<(PathBuf, String)> = Vec::new();
         for copy in self.copies.held.all().into_iter().filter(is_due) {
             while self.copies.held.get(copy.epoch).is_some() && go_on() && !self.is_stopping() {
                 if let Answer::Stays(reason) = self.begin_to_give_back(core, copy.clone()) {
+                    if forgets_missing && copy.is_nameless.load(Ordering::Acquire) {
+                        let (path, bytes) = (copy.path(), copy.bytes());
+                        tracing::warn!(path = %path.display(), bytes, "forgotten, as it is missing");
+                        self.copies.held.drop_copy(&copy);
+                        break;
+                    }
                     copy.is_reason_new(&reason);
                     stay.push((copy.path(), reason));
                     break;
@@ -262,7 +274,10 @@ impl Cluster {
             path.display()
         );
         Err(Error::new(ErrorKind::Pfs, "bringing files from burst buffers to the PFS", detail)
-            .remedy("mend what is said and repeat this; `tidepool status --owed` lists them"))
+            .remedy(
+                "mend what is said and repeat this; `tidepool status --owed` lists them, and \
+                 `tidepool flush --forget-missing` drops those whose files were removed",
+            ))
     }
 
     /// Gives all copies back, because this node goes. What the node of the file cannot write now
