@@ -55,9 +55,7 @@ impl AdminService for Node {
             AdminRequest::Trace(_) => return Err(trace_elsewhere()),
             AdminRequest::Flush => AdminReply::Flushed(self.flush(file()?, user_id)?),
             AdminRequest::Owed => AdminReply::Owed(self.owed_files()),
-            AdminRequest::FlushAll { forgets_missing } => {
-                AdminReply::Flushed(self.flush_all(forgets_missing, go_on)?)
-            }
+            AdminRequest::FlushAll { forgets_missing } => self.flush_all(forgets_missing, go_on)?,
             AdminRequest::Status => AdminReply::Status(Box::new(self.status())),
             AdminRequest::Explain => AdminReply::Explain(Box::new(self.explain(file()?, user_id)?)),
             AdminRequest::Load => AdminReply::Loaded(self.load(file()?, user_id, false, go_on)?),

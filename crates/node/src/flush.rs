@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use tidepool_proto::admin::FlushReport;
+use tidepool_proto::admin::{AdminReply, FlushReport};
 use tidepool_proto::buffer::OwedFile;
 use tidepool_proto::{Error, OpenRequest, Result};
 
@@ -23,14 +23,14 @@ impl Node {
         &self,
         forgets_missing: bool,
         go_on: &dyn Fn() -> bool,
-    ) -> Result<FlushReport> {
+    ) -> Result<AdminReply> {
         let before = self.core.memory_only.cached_versions();
         let bytes = before.iter().map(|cached| cached.size()).sum();
         write_back_all(&self.core, Effort::Each, go_on)?;
         if let Some(cluster) = self.core.cluster() {
             cluster.bring_orphans(&self.core, forgets_missing, go_on)?;
         }
-        Ok(FlushReport { files: before.len() as u64, bytes })
+        Ok(AdminReply::Flushed(FlushReport { files: before.len() as u64, bytes }))
     }
 
     /// Brings a file to the PFS; what it was, if this node had it.

@@ -192,8 +192,8 @@ impl Node {
         lower.version()
     }
 
-    /// The version of a file without a mark, which was seen at `version` before that was looked for:
-    /// a node may have written it back, or taken its mark off, in between.
+    /// The version of a file without a mark, which was seen at `version` before that was looked
+    /// for: a node may have written it back, or taken its mark off, in between.
     fn unmarked(
         &self,
         file: &FileState,
@@ -358,7 +358,7 @@ fn wait_until_finished(lower: &dyn LowerFile) -> Result<bool> {
 fn is_fresh(version: &Version) -> bool {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now_ns = i128::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(i128::MAX);
-    (now_ns - i128::from(version.changed_ns)).unsigned_abs() < FRESH.as_nanos()
+    (now_ns - version.changed_ns).unsigned_abs() < FRESH.as_nanos()
 }
 
 /// The error of an open whose file another one took the place of.

@@ -1,6 +1,6 @@
 //! Random operations of many nodes over one PFS directory: 12,000 of them on three nodes with TLS
-//! and on four without, and 4,000 on three with burst buffers, which are killed, paused, stopped and
-//! cut off; and 100 kills amid writes. More by the binary `cluster`, and here by
+//! and on four without, and 4,000 on three with burst buffers, which are killed, paused, stopped
+//! and cut off; and 100 kills amid writes. More by the binary `cluster`, and here by
 //! `TIDEPOOL_CLUSTER_OPERATIONS`, `TIDEPOOL_CLUSTER_KILLS` and `TIDEPOOL_CLUSTER_SEED`. Without
 //! root by the client library alone.
 

@@ -1,5 +1,5 @@
-//! Whole jobs, from their start to their end: RandomWriter and Sort, and three programs of PUMA. The
-//! answers of the latter are compared with each other, byte by byte.
+//! Whole jobs, from their start to their end: RandomWriter and Sort, and three programs of PUMA,
+//! whose answers are compared with each other, byte by byte.
 
 use std::io::Write;
 

@@ -256,7 +256,8 @@ impl Cluster {
                 if let Answer::Stays(reason) = self.begin_to_give_back(core, copy.clone()) {
                     if forgets_missing && copy.is_nameless.load(Ordering::Acquire) {
                         let (path, bytes) = (copy.path(), copy.bytes());
-                        tracing::warn!(path = %path.display(), bytes, "forgotten, as it is missing");
+                        let path = path.display();
+                        tracing::warn!(%path, bytes, "it is forgotten, as it is missing");
                         self.copies.held.drop_copy(&copy);
                         break;
                     }
