@@ -88,10 +88,13 @@ impl Core {
     /// Granularity of the PFS's time stamps in nanoseconds; 0 where every change shows. Where
     /// changes of other nodes take a time to show, with that time.
     pub fn granularity_ns(&self) -> u64 {
-        self.config
-            .timestamp_granularity_ns
-            .unwrap_or_else(|| self.pfs.features().timestamp_granularity_ns)
-            .saturating_add(self.promise.settling_ns())
+        self.tick_ns().saturating_add(self.promise.settling_ns())
+    }
+
+    /// Time between two stamps of the PFS that differ.
+    pub fn tick_ns(&self) -> u64 {
+        let told = self.config.timestamp_granularity_ns;
+        told.unwrap_or_else(|| self.pfs.features().timestamp_granularity_ns)
     }
 
     /// Counts memory-only bytes into the control page. Waits for no file.

@@ -624,3 +624,19 @@ fn what_is_of_a_file_that_went_while_all_were_away_is_forgotten_by_command() {
     until("nothing is owed any more", || cluster.owed_bytes() == 0);
     flush(false).unwrap();
 }
+
+#[test]
+fn what_was_written_back_is_in_memory_also_where_time_stamps_are_coarse() {
+    let cluster = cluster_with(2, |_, config| config.timestamp_granularity_ns = Some(10_000_000));
+    let bytes = content(18, 3 * BLOCK as usize);
+    let file = cluster.create(0, "file");
+    file.write_at(0, &bytes).unwrap();
+    file.sync(false).unwrap();
+    assert!(cluster.is_stub("file"));
+    drop(file);
+    until("it is on the PFS", || !cluster.is_stub("file"));
+    // An open waits for what is left to do.
+    let before = cluster.nodes.pfs_read_bytes(0);
+    assert!(cluster.nodes.read(0, "file").0 == bytes);
+    assert_eq!(cluster.nodes.pfs_read_bytes(0), before);
+}

@@ -21,7 +21,7 @@ use super::losses::Cause;
 use super::placing::{self, copied_of};
 use super::state::{FileState, Inner, Remains};
 use super::stub::{self, Found, Stub};
-use super::write_back::write_into_stub;
+use super::write_back::{Seen, write_into_stub};
 use super::write_back_pool::Wait;
 use super::write_back_state::{Room, is_full};
 use super::written::Written;
@@ -468,8 +468,8 @@ fn write_back_or_discard(
     if stub.copied().is_none() && stub::was_emptied(&*lower, &mark)? {
         return Ok(give_up_to_copy(core, file, cached, stub));
     }
-    let mut changed_amid = false;
-    let written = write_into_stub(core, file, cached, (stub, &mark), &mut changed_amid);
+    let mut seen = Seen::default();
+    let written = write_into_stub(core, file, cached, (stub, &mark), &mut seen);
     if let Err(error) = &written
         && error.kind() == ErrorKind::Lost
     {
@@ -482,7 +482,7 @@ fn write_back_or_discard(
         }
         return written.map(|()| WriteBackOutcome::WrittenBack);
     }
-    become_ordinary(core, file, cached, stub, changed_amid)?;
+    become_ordinary(core, file, cached, stub, seen)?;
     written.map(|()| WriteBackOutcome::WrittenBack)
 }
 
@@ -522,7 +522,7 @@ fn become_ordinary(
     file: &ExclusiveGate<'_>,
     cached: &CachedVersion,
     stub: &Stub,
-    changed_amid: bool,
+    seen: Seen,
 ) -> Result<()> {
     let version = stub.lower().version();
     // Since the mark went, other nodes and programs may have written to it.
@@ -538,11 +538,14 @@ fn become_ordinary(
     core.counters.written_back_bytes.add(cached.size());
     match &version {
         // Another program may have written to it in between: the next reader asks the PFS.
-        Ok(_) if changed_amid => core.invalidate(cached),
+        Ok(_) if seen.changed_amid => core.invalidate(cached),
         Ok(version) if is_changed(version) => core.invalidate(cached),
         Ok(version) if version.size == cached.size() => {
             cached.set_version(*version);
-            core.check_racy(cached, version);
+            // Its mark went just now, which moves the time of change alone.
+            if seen.settled_ns != Some(version.modified_ns) {
+                core.check_racy(cached, version);
+            }
         }
         // Another program wrote to it in the meantime.
         Ok(_) => {

@@ -1,5 +1,7 @@
 //! Writes the bytes of a memory-only file into the place of its stub.
 
+use std::time::{Duration, Instant};
+
 use tidepool_pfs::LowerFile;
 use tidepool_proto::stub::{Mark, STUB_BYTES};
 use tidepool_proto::table::BlockState;
@@ -13,14 +15,27 @@ use super::gate::ExclusiveGate;
 use super::stub::{Afterwards, Stub, WriteBytes};
 use crate::core::Core;
 
-/// Turns the stub into the whole file. `changed_amid`: whether another program was seen to change
-/// it between two steps, also where this failed.
+/// What was seen while a file was written back.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Another program changed it between two steps.
+    pub changed_amid: bool,
+    /// When its bytes were written last, before the present tick of the PFS's clock: with its mark
+    /// on it nobody else writes to it, and who does that afterwards moves this time.
+    pub settled_ns: Option<i128>,
+}
+
+/// How long it is waited for where nobody waits for the file, and how often it is looked.
+const SETTLE_MAX: Duration = Duration::from_millis(30);
+const SETTLE_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Turns the stub into the whole file. `seen` is told also where this failed.
 pub fn write_into_stub(
     core: &Core,
     file: &ExclusiveGate<'_>,
     cached: &CachedVersion,
     (stub, mark): (&Stub, &Mark),
-    changed_amid: &mut bool,
+    seen: &mut Seen,
 ) -> Result<()> {
     let mut head = [0; STUB_BYTES as usize];
     let head = &mut head[..mark.length.min(STUB_BYTES) as usize];
@@ -52,7 +67,7 @@ pub fn write_into_stub(
                 let (from, upto) = (at - start, (at - start + most).min(pin.len() as u64));
                 let Some(bytes) = pin.get(from as usize..upto as usize) else { break };
                 if let Some(left_at) = left_at {
-                    *changed_amid |= !lower.version()?.agrees_with(&left_at);
+                    seen.changed_amid |= !lower.version()?.agrees_with(&left_at);
                 }
                 lower.write_at(at, bytes)?;
                 left_at = Some(lower.version()?);
@@ -62,13 +77,27 @@ pub fn write_into_stub(
                 core.memory_only.steps().moved(cached.id());
             }
         }
-        written.end()
+        written.end()?;
+        seen.settled_ns = settled(core, lower, file.is_in_background())?;
+        Ok(())
     };
     let take = |copied: &Copied| match core.cluster() {
         Some(cluster) => cluster.take_as_owner(core, copied, stub.lower()),
         None => Ok(Box::new(|| ()) as Afterwards<'_>),
     };
     stub.write_back(mark, head, rest, &take)
+}
+
+/// When bytes of a file were written last, if a later write would have another time stamp.
+fn settled(core: &Core, lower: &dyn LowerFile, may_wait: bool) -> Result<Option<i128>> {
+    let written_ns = lower.version()?.modified_ns;
+    let is_past = || core.pfs.now_ns() - written_ns > i128::from(core.tick_ns());
+    let may_come = may_wait && Duration::from_nanos(core.tick_ns()) < SETTLE_MAX;
+    let begun = Instant::now();
+    while may_come && !is_past() && begun.elapsed() < SETTLE_MAX {
+        std::thread::sleep(SETTLE_INTERVAL);
+    }
+    Ok(is_past().then_some(written_ns))
 }
 
 /// Keeps the page cache from filling with what is written back: it is charged to the control group
