@@ -92,9 +92,12 @@ impl Client {
                 let manner = Manner { created, truncate };
                 let opened = lower::known_inode(&descriptor);
                 let file = File::open(&self.link, descriptor, options, manner, outside, go_on);
-                let is_changed =
-                    file.as_ref().is_err_and(|error| error.kind() == ErrorKind::Changed);
-                if !is_changed || created || !lower::leads_elsewhere(&path, opened) {
+                let may_be_replaced = match &file {
+                    Err(error) => matches!(error.kind(), ErrorKind::Changed | ErrorKind::Lost),
+                    // The node may have put another file there, and ended before it said so.
+                    Ok(file) => !outside && file.as_ref().is_some_and(File::is_unbound),
+                };
+                if !may_be_replaced || created || !lower::leads_elsewhere(&path, opened) {
                     return file;
                 }
             }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use support::hooked::{Call, Hooks};
 use support::*;
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
+use tidepool_proto::config::WriteBackCheck;
 use tidepool_proto::control::Govern;
 use tidepool_proto::{Error, MemorySize, WriteMode};
 
@@ -254,4 +255,26 @@ fn a_pfs_that_fails_is_asked_a_few_times_and_again_after_a_pause() {
         });
         assert_on_pfs(&fixture, &files);
     }
+}
+
+#[test]
+fn what_the_pfs_does_not_give_back_stays_in_memory() {
+    let (fixture, hooks) = Fixture::hooked(|config| config.write_back_check = WriteBackCheck::All);
+    let bytes = content(3, 3 * MIB);
+    put_in_memory(&fixture, "file", &bytes);
+    let path = fixture.path("file");
+    hooks.set(move |call, make| {
+        make()?;
+        if call == Call::Write {
+            overwrite(&path, 2 * MIB as u64 + 5, b"lost");
+        }
+        Ok(())
+    });
+    let told = fixture.node.drain().unwrap_err();
+    assert!(told.to_string().contains("not the same"), "{told}");
+    hooks.clear();
+    assert_eq!(fixture.node.status().memory_only_files, 1);
+    assert!(fixture.read("file").0 == bytes);
+    fixture.node.drain().unwrap();
+    assert!(std::fs::read(fixture.path("file")).unwrap() == bytes);
 }

@@ -71,6 +71,11 @@ impl File {
         self.binding_alive().map(|binding| binding.handle)
     }
 
+    /// Whether no node has it open.
+    pub(crate) fn is_unbound(&self) -> bool {
+        self.binding.load().is_none()
+    }
+
     /// Whether the file is none that the node could serve.
     pub(crate) fn is_without_node(&self) -> bool {
         self.without_node

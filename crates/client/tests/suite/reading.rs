@@ -80,6 +80,31 @@ fn where_another_file_takes_the_place_of_one_that_is_opened_that_one_is_opened()
 }
 
 #[test]
+fn where_the_node_ends_as_another_file_takes_the_place_that_one_is_opened() {
+    let replace: fn(&FakeNode, &Version) -> Result<()> = |node, version| {
+        let at = |name: &str| std::path::Path::new(&node.pfs).join(name);
+        if version.size == REPLACED {
+            std::fs::rename(at("other"), at("file")).unwrap();
+        }
+        Err(Error::new(ErrorKind::NodeUnavailable, "opening a file", "the node ends"))
+    };
+    let mut scene = Scene::without_node();
+    scene.start_with(Hooks { opened: replace, ..Hooks::default() });
+    let (path, _) = scene.file("file", REPLACED as usize);
+    let (_, bytes) = scene.file("other", 777);
+    let file = scene.client().open(&path, OpenOptions::read()).unwrap();
+    let mut buffer = vec![0; 1000];
+    assert_eq!(file.read_at(0, &mut buffer).unwrap().bytes, 777);
+    assert!(buffer[..777] == bytes);
+    scene.file("file", REPLACED as usize);
+    scene.file("other", 0);
+    let file = scene.client().open(&path, OpenOptions::write()).unwrap();
+    file.write_at(0, b"written").unwrap();
+    file.close().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"written");
+}
+
+#[test]
 fn the_end_of_a_file_is_found_on_every_level() {
     let scene = Scene::new();
     for length in [0, 1, 100, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK] {

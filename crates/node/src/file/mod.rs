@@ -12,6 +12,7 @@
 //! * `write_back_pool`, `draining`, `works`, `steps`, `pace`: when they are, by which threads, how
 //!   fast.
 //! * [`background`], `write_rate`: those that nobody waits for leave the PFS to its readers.
+//! * `write_back_check`: whether the PFS gives back what was written.
 //! * `write_back_state`, `failing`, `retry`: a PFS that has no room for them, or fails.
 //! * [`losses`]: bytes that were in memory alone and are gone, to be reported to their writers.
 //!
@@ -66,6 +67,7 @@ pub mod stub;
 mod works;
 mod write;
 pub(crate) mod write_back;
+pub(crate) mod write_back_check;
 pub mod write_back_pool;
 pub mod write_back_state;
 mod write_rate;

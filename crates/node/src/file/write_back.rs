@@ -13,6 +13,7 @@ use super::cached_version::CachedVersion;
 use super::copied::Copied;
 use super::gate::ExclusiveGate;
 use super::stub::{Afterwards, Stub, WriteBytes};
+use super::write_back_check::Check;
 use crate::core::Core;
 
 /// What was seen while a file was written back.
@@ -48,7 +49,7 @@ pub fn write_into_stub(
     let rest: &mut WriteBytes<'_> = &mut |from| {
         let Some(segment) = cached.segment() else { return Ok(()) };
         let lower = &**stub.lower();
-        let mut written = WrittenBack::new(lower);
+        let mut written = WrittenBack::new(core, lower);
         let mut left_at: Option<Version> = None;
         let wait_until_wanted = |limit| {
             // It waits, and not for the PFS.
@@ -71,7 +72,7 @@ pub fn write_into_stub(
                 }
                 lower.write_at(at, bytes)?;
                 left_at = Some(lower.version()?);
-                written.next(at, bytes.len() as u64)?;
+                written.next(at, bytes)?;
                 at += bytes.len() as u64;
                 core.counters.pfs_written_bytes.add(bytes.len() as u64);
                 core.memory_only.steps().moved(cached.id());
@@ -106,25 +107,29 @@ fn settled(core: &Core, lower: &dyn LowerFile, may_wait: bool) -> Result<Option<
 pub struct WrittenBack<'a> {
     lower: &'a dyn LowerFile,
     last: Option<(u64, u64)>,
+    check: Check<'a>,
 }
 
 impl<'a> WrittenBack<'a> {
     /// Of a file of which nothing is written yet.
-    pub fn new(lower: &'a dyn LowerFile) -> Self {
-        WrittenBack { lower, last: None }
+    pub fn new(core: &'a Core, lower: &'a dyn LowerFile) -> Self {
+        WrittenBack { lower, last: None, check: Check::new(core, lower) }
     }
 
     /// This was written just now.
-    pub fn next(&mut self, offset: u64, length: u64) -> Result<()> {
+    pub fn next(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let length = bytes.len() as u64;
+        self.check.note(offset, bytes);
         self.lower.start_writeback(offset, length);
         let before = self.last.replace((offset, length));
         self.clean(before)
     }
 
-    /// All is written.
+    /// All is written: it is looked whether it is there, where that is asked for.
     pub fn end(mut self) -> Result<()> {
         let last = self.last.take();
-        self.clean(last)
+        self.clean(last)?;
+        self.check.look()
     }
 
     fn clean(&self, range: Option<(u64, u64)>) -> Result<()> {

@@ -43,6 +43,18 @@ pub enum Backing {
     Tmpfs,
 }
 
+/// What is read back from the PFS, and compared, of files that are written back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteBackCheck {
+    /// Nothing.
+    #[default]
+    Off,
+    /// The first piece of each file, and a sixteenth of the others.
+    Sampled,
+    /// All of it.
+    All,
+}
+
 /// Lowest severity that is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
@@ -272,6 +284,8 @@ pub struct NodeConfig {
     pub buffer: Option<BufferConfig>,
     /// Most bytes a second of write-back that nobody waits for; `None`: no such limit.
     pub write_back_bytes_per_s: Option<u64>,
+    /// What is read back of what is written back.
+    pub write_back_check: WriteBackCheck,
     /// Faults to inject below the PFS side; development only.
     pub fault: Option<String>,
     /// Settings per directory.

@@ -30,6 +30,7 @@ const FEATURES: &[&str] = &["auto", "on", "off"];
 const BACKINGS: &[&str] = &["auto", "memfd", "tmpfs"];
 const LOG_LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace"];
 const PEER_INTEGRITY: &[&str] = &["headers", "full"];
+const WRITE_BACK_CHECKS: &[&str] = &["off", "sampled", "all"];
 const LOG_FORMATS: &[&str] = &["text", "json"];
 const CONTROL_POLICY_NAMES: &[&str] = &["tidepool", "dynims", "dynims-printed", "static"];
 
@@ -485,6 +486,10 @@ table! {
         "Most bytes a second that this node writes to the PFS of files in burst buffers while \
          nobody waits for them; by default as many as leave reads of the PFS nine tenths of what \
          they get.";
+    write_back_check: OptionKind::Choice(WRITE_BACK_CHECKS), "", Some("off"), false,
+        "What is read back from the PFS, and compared, of files in memory or in burst buffers \
+         alone that are written to it, before their other copies go: nothing, the first piece of \
+         each file and a sixteenth of the others (sampled), or all.";
     metrics_address: OptionKind::Address, "", None, false,
         "Address of the Prometheus endpoint; none by default.";
     log_level: OptionKind::Choice(LOG_LEVELS), "", Some("info"), true,

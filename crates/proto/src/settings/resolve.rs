@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::others;
 use crate::config::{
     Backing, ClientLimits, ControlConfig, DirectoryRule, Feature, LogFormat, LogLevel, NodeConfig,
-    StripeHints, UserQuota, memory_min_default_bytes,
+    StripeHints, UserQuota, WriteBackCheck, memory_min_default_bytes,
 };
 use crate::control::{ControlSetting, check_lease, parameter_options, policy_interval_ms};
 use crate::entry::ConfigEntry;
@@ -56,8 +56,8 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         pfs, mount, socket, foreground, policy, read_mode, write_mode, small_file_bytes_max,
         transfers, transfer_bytes, read_ahead_bytes_max, read_buffer_bytes, fuse_threads,
         passthrough, direct_io, huge_pages, backing, pinned_share_max, timestamp_granularity_ns,
-        pfs_has_no_other_writers, write_back_bytes_per_s, metrics_address, log_level, log_format,
-        log_file, fault,
+        pfs_has_no_other_writers, write_back_bytes_per_s, write_back_check, metrics_address,
+        log_level, log_format, log_file, fault,
         // Taken above.
         memory: _, block_bytes: _, control: _, memory_min: _, control_lease_ms: _,
         controlled_stores: _, control_policy: _, control_interval_ms: _, control_headroom_bytes: _,
@@ -103,6 +103,7 @@ pub fn resolve(raw: RawConfig, machine: &Machine) -> Result<NodeConfig> {
         write_back_bytes_per_s: o
             .optional::<ByteSize>("write_back_bytes_per_s", &write_back_bytes_per_s)?
             .map(|rate| rate.0),
+        write_back_check: o.required("write_back_check", &write_back_check)?,
         fault: o.optional("fault", &fault)?,
         quotas: resolve_quotas(quotas, machine)?,
         capacity_bytes, pfs, memory, block_bytes, client_limits, control, cluster, buffer, entries,
@@ -527,6 +528,9 @@ macro_rules! parse_names {
 parse_names!(Feature: "auto" => Feature::Auto, "on" => Feature::On, "off" => Feature::Off);
 parse_names!(Backing:
     "auto" => Backing::Auto, "memfd" => Backing::Memfd, "tmpfs" => Backing::Tmpfs);
+parse_names!(WriteBackCheck:
+    "off" => WriteBackCheck::Off, "sampled" => WriteBackCheck::Sampled,
+    "all" => WriteBackCheck::All);
 parse_names!(LogLevel:
     "error" => LogLevel::Error, "warn" => LogLevel::Warn, "info" => LogLevel::Info,
     "debug" => LogLevel::Debug, "trace" => LogLevel::Trace);

@@ -80,7 +80,7 @@ impl OwedFile {
         let failed = |error: String| format!("writing the copy: {error}");
         let descriptor = file.try_clone().map_err(|error| failed(error.to_string()))?;
         let lower = core.pfs.file(descriptor.into()).map_err(|error| failed(error.to_string()))?;
-        let mut written = WrittenBack::new(&*lower);
+        let mut written = WrittenBack::new(core, &*lower);
         let wait_until_wanted = |limit| self.wait_until_wanted(limit);
         let mut writing = Writing::begin(core, &wait_until_wanted);
         let parts = owe.packets.iter().flat_map(|(from, upto)| {
@@ -106,7 +106,7 @@ impl OwedFile {
                     let (now, rest) = bytes.split_at(writing.next(bytes.len() as u64) as usize);
                     let at = start + length - bytes.len() as u64;
                     file.write_all_at(now, at).map_err(|error| failed(error.to_string()))?;
-                    let cleaned = written.next(at, now.len() as u64);
+                    let cleaned = written.next(at, now);
                     cleaned.map_err(|error| failed(error.to_string()))?;
                     bytes = rest;
                 }

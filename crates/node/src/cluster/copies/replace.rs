@@ -24,6 +24,7 @@ use rustix::fs::{Gid, Mode, RenameFlags, Uid, XattrFlags, renameat_with};
 use rustix::io::Errno;
 use tidepool_cluster::FileKey;
 use tidepool_pfs::LowerFile;
+use tidepool_proto::Error;
 use tidepool_proto::stub::{STUB_ATTRIBUTE, copy_attribute, taken_attribute};
 use tidepool_store::Segment;
 
@@ -32,6 +33,7 @@ use super::held::{Bytes, Content, Purpose};
 use super::place::{Place, failed};
 use crate::core::Core;
 use crate::file::stub;
+use crate::file::write_back_check::Check;
 
 /// Names of attributes that are not taken along.
 const OURS: &str = "user.tidepool.";
@@ -165,7 +167,9 @@ fn write_beside(
     let written = |error: io::Error| format!("writing the copy: {error}");
     match &content.bytes {
         Bytes::None => {}
-        Bytes::Memory(segment, present) => write_blocks((segment, present), content.length, file)?,
+        Bytes::Memory(segment, present) => {
+            write_blocks(core, (segment, present), content.length, file)?;
+        }
         Bytes::Buffers(owe, owed) => owed.write_into(core, owe, file)?,
     }
     file.set_len(content.length).map_err(written)?;
@@ -218,10 +222,15 @@ fn check_names(names: u64) -> Result<(), String> {
 
 /// Writes what was ever written of a copy; the rest is holes.
 fn write_blocks(
+    core: &Core,
     (segment, present): (&Segment, &BTreeSet<u64>),
     length: u64,
     file: &File,
 ) -> Result<(), String> {
+    let failed = |error: Error| format!("writing the copy: {error}");
+    let descriptor = file.try_clone().map_err(|error| format!("writing the copy: {error}"))?;
+    let lower = core.pfs.file(descriptor.into()).map_err(failed)?;
+    let mut check = Check::new(core, &*lower);
     for block in 0..segment.blocks() {
         let start = block * segment.block_bytes();
         if start >= length {
@@ -231,11 +240,12 @@ fn write_blocks(
             let part = (length - start).min(pin.len() as u64) as usize;
             let written = file.write_all_at(&pin[..part], start);
             written.map_err(|error| format!("writing the copy: {error}"))?;
+            check.note(start, &pin[..part]);
         } else if present.contains(&block) {
             return Err("a block of the copy cannot be mapped, or is gone".to_owned());
         }
     }
-    Ok(())
+    check.look().map_err(failed)
 }
 
 /// Owner, mode, access list and attributes, durably; the facts that they are of.
