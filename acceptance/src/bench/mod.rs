@@ -28,13 +28,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result};
+use row::Row;
+use tidepool_report::bustle::Bustle;
+
 use crate::arguments::{BenchOptions, BenchSuite};
 use crate::environment;
 use crate::loop_volume::unmount_hard;
 use crate::node::{Node, NodeOptions};
 use crate::scratch::Scratch;
 use crate::{cleanup, process};
-use anyhow::{Context, Result};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -132,10 +135,24 @@ pub fn run(options: &BenchOptions) -> Result<()> {
             rows.push(row);
         }
     }
+    tell(options, &rows, "bench.json", None)
+}
+
+/// Prints the table, and whether the machine was busy, and writes the JSON.
+fn tell(
+    options: &BenchOptions,
+    rows: &[Row],
+    file_name: &str,
+    machine: Option<&Bustle>,
+) -> Result<()> {
     anyhow::ensure!(!rows.is_empty(), "no row has this name");
-    println!("\n{}", row::table(&rows));
-    let path = options.json.clone().unwrap_or_else(|| environment::target().join("bench.json"));
-    std::fs::write(&path, serde_json::to_string_pretty(&rows)?)?;
+    println!("\n{}", row::table(rows));
+    if let Some(note) = machine.and_then(Bustle::note) {
+        println!("{note}");
+    }
+    let default = || environment::target().join(file_name);
+    let path = options.json.clone().unwrap_or_else(default);
+    std::fs::write(&path, serde_json::to_string_pretty(rows)?)?;
     println!("figures: {}", path.display());
     Ok(())
 }

@@ -15,7 +15,7 @@ mod syncing;
 use anyhow::{Result, ensure};
 use tidepool_report::bustle::Bustle;
 
-use super::row::{self, Row};
+use super::row::Row;
 use crate::arguments::{BenchOptions, ClusterService, PfsKind};
 use crate::environment;
 use rig::Rig;
@@ -98,14 +98,5 @@ pub fn run(options: &BenchOptions) -> Result<()> {
             rows.push(row);
         }
     }
-    ensure!(!rows.is_empty(), "no row has this name");
-    println!("\n{}", row::table(&rows));
-    if let Some(note) = machine.note() {
-        println!("{note}");
-    }
-    let default = || environment::target().join("bench-bursts.json");
-    let path = options.json.clone().unwrap_or_else(default);
-    std::fs::write(&path, serde_json::to_string_pretty(&rows)?)?;
-    println!("figures: {}", path.display());
-    Ok(())
+    super::tell(options, &rows, "bench-bursts.json", Some(&machine))
 }
