@@ -105,7 +105,7 @@ impl Row {
             format!("{median:.2} ({least:.2} to {most:.2})")
         });
         let goal = match self.goal {
-            Goal::RatioAtLeast(goal) => format!("ratio {goal} or more"),
+            Goal::RatioAtLeast(goal) => format!("ratio {} or more", digits(goal)),
             Goal::AtMost(goal) => format!("{} {} or less", digits(goal), self.unit),
             Goal::AtLeast(goal) => format!("{} {} or more", digits(goal), self.unit),
             Goal::Shown => "-".into(),

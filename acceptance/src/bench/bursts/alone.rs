@@ -2,17 +2,17 @@
 //! iperf3, and how fast a buffer node that crashed reads again what it owes, beside its disk.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::rig::{NODES, Rig};
 use crate::arguments::Rate;
-use crate::bench::bare;
 use crate::bench::row::{Goal, Row};
+use crate::bench::{bare, wait_until};
 use crate::cleanup;
 use crate::scratch::Scratch;
 use crate::{environment, process};
@@ -31,7 +31,8 @@ fn program() -> Result<PathBuf> {
     Ok(environment::target().join("release/bench-buffer"))
 }
 
-/// MB/s of packets that a client stores.
+/// MB/s of packets that a client stores on a server of ours and on stock memcached, beside iperf3:
+/// once into memory that nothing used before, then where older packets were.
 pub fn through_a_link(rig: &mut Rig) -> Result<Vec<Row>> {
     if !rig.wants(LINK) {
         return Ok(Vec::new());
@@ -42,35 +43,65 @@ pub fn through_a_link(rig: &mut Rig) -> Result<Vec<Row>> {
     }
     let program = program()?.display().to_string();
     rig.cluster.slow("compute", Some(Rate(None)), None)?;
+    let host = rig.cluster.plan().node(NODES[1])?.address();
+    let memory = rig.scale.memory_bytes;
+    let address = format!("{host}:{PORT}");
+    let ours = [&program, "serve", &address, &memory.to_string()].map(str::to_owned);
+    let mut rows = stored(rig, &program, &ours, "a buffer")?;
+    let (port, megabytes) = (PORT.to_string(), (memory >> 20).to_string());
+    let options = ["-l", &host, "-p", &port, "-m", &megabytes, "-I", "2m", "-u", "nobody"];
+    match process::capture(&mut process::command("memcached", &["--version"])) {
+        Ok(_) => {
+            let words = [&["memcached"], &options[..]].concat();
+            let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+            let theirs = stored(rig, &program, &words, "stock memcached")?;
+            rows.extend(theirs.into_iter().map(|row| Row { goal: Goal::Shown, ..row }));
+        }
+        Err(_) => eprintln!("x: left out, as it is not installed: memcached"),
+    }
+    rig.cluster.slow("compute", Some(Rate(Some(1_000_000_000))), None)?;
+    Ok(rows)
+}
+
+/// The rows of one server.
+fn stored(rig: &Rig, program: &str, serve: &[String], of: &str) -> Result<Vec<Row>> {
     let (from, to) = (NODES[0], NODES[1]);
-    let address = format!("{}:{PORT}", rig.cluster.plan().node(to)?.address());
-    let memory = rig.scale.memory_bytes.to_string();
-    let mut serve = rig.cluster.command(to, &program)?;
-    serve.args(["serve", &address, &memory]).stdout(Stdio::piped()).stdin(Stdio::null());
-    let mut server = serve.spawn().context("starting a buffer")?;
+    let mut command = rig.cluster.command(to, &serve[0])?;
+    command.args(&serve[1..]).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut server = command.spawn().context("starting a server")?;
     let id = server.id();
-    let _server = cleanup::guard(move || process::signal(id, libc::SIGKILL));
-    let mut ready = String::new();
-    BufReader::new(server.stdout.take().context("a pipe")?).read_line(&mut ready)?;
-    let bytes = (rig.scale.memory_bytes * 2).to_string();
+    let stop = cleanup::guard(move || process::signal(id, libc::SIGKILL));
+    let address = format!("{}:{PORT}", rig.cluster.plan().node(to)?.address());
+    let streams = STREAMS.to_string();
+    let store = |packet: u64, bytes: u64| -> Result<f64> {
+        let (packet, bytes) = (packet.to_string(), bytes.to_string());
+        let line = [program, "store", &address, &packet, &bytes, &streams];
+        Ok(rig.cluster.run(from, &line)?.trim().parse::<f64>()? / 1e6)
+    };
+    wait_until("the server to listen", Duration::from_secs(10), || {
+        Ok(store(4096, 4096 * STREAMS).is_ok())
+    })?;
+    let bytes = rig.scale.memory_bytes;
+    let first = (vec![store(PACKETS[0].1, bytes)?], vec![bare::iperf(&rig.cluster, from, to)?]);
     let mut figures = [const { (Vec::new(), Vec::new()) }; 2];
     for _ in 0..rig.scale.rounds {
-        for (at, (_, packet)) in PACKETS.iter().enumerate() {
-            let (packet, streams) = (packet.to_string(), STREAMS.to_string());
-            let line = [program.as_str(), "store", &address, &packet, &bytes, &streams];
-            let rate: f64 = rig.cluster.run(from, &line)?.trim().parse()?;
-            figures[at].0.push(rate / 1e6);
-            figures[at].1.push(bare::iperf(&rig.cluster, from, to)?);
+        for (figures, (_, packet)) in figures.iter_mut().zip(PACKETS) {
+            figures.0.push(store(packet, bytes * 2)?);
+            figures.1.push(bare::iperf(&rig.cluster, from, to)?);
         }
     }
-    drop(_server);
+    drop(stop);
     server.wait()?;
-    rig.cluster.slow("compute", Some(Rate(Some(1_000_000_000))), None)?;
-    let rows = PACKETS.into_iter().zip(figures).map(|((words, _), figures)| {
-        let name = format!("{LINK}, packets of {words}; iperf3, {STREAMS} streams each");
-        Row::rates(&name, "MB/s", figures, Goal::RatioAtLeast(0.7))
-    });
-    Ok(rows.collect())
+    let row = |what: &str, figures, goal| {
+        let name = format!("{LINK}, {of}, {what}; iperf3, {STREAMS} streams each");
+        Row::rates(&name, "MB/s", figures, goal)
+    };
+    let fresh = format!("packets of {}, fresh memory", PACKETS[0].0);
+    let mut rows = vec![row(&fresh, first, Goal::Shown)];
+    for ((words, _), figures) in PACKETS.into_iter().zip(figures) {
+        rows.push(row(&format!("packets of {words}"), figures, Goal::RatioAtLeast(0.7)));
+    }
+    Ok(rows)
 }
 
 /// MB/s of what is read and checked at a start after a crash, and of the bare files.

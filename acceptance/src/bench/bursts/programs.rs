@@ -68,7 +68,7 @@ fn series() -> Vec<Series> {
             mode: "alw",
             shaping: ALIKE,
             inputs: &[],
-            steps: vec![random([less(36.0), less(39.0)]), sort([Goal::Shown, Goal::Shown])],
+            steps: vec![random([less(36.0), less(39.0)]), sort([less(20.0), less(18.0)])],
         },
         Series {
             name: "writing",
