@@ -102,6 +102,8 @@ impl Core {
     /// What is cached of a file at `version` is not what the PFS has, though no time stamp tells:
     /// opens go on with what is read anew.
     pub fn read_anew(&self, cached: &Arc<CachedVersion>, version: &Version) {
+        // A packed file is kept also where nobody has it open.
+        self.store.remove_small(version.id);
         let Some(file) = self.files.get(cached.id()) else { return };
         let mut inner = file.inner.lock();
         if inner.cached.as_ref().is_some_and(|known| Arc::ptr_eq(known, cached)) {

@@ -104,7 +104,13 @@ pub fn step(cluster: &Cluster) {
     let Some(core) = cluster.core.upgrade().filter(|_| !cluster.is_stopping()) else { return };
     let is_idle = job.is_none();
     if let Some(job) = job {
-        if let Err(reason) = cluster.push_clean(&core, &job) {
+        let is_closed = job.writing.begin();
+        let pushed = cluster.push_clean(&core, &job, is_closed);
+        if is_closed {
+            // Also what no server has is compared with the PFS.
+            cluster.tell_of_clean(&job);
+        }
+        if let Err(reason) = pushed {
             job.writing.end();
             cluster.clean.avoid();
             tracing::debug!(inode = job.cached.id().inode, reason, "it gets no clean copies");
@@ -122,9 +128,8 @@ pub fn step(cluster: &Cluster) {
 }
 
 impl Cluster {
-    fn push_clean(&self, core: &Core, job: &Job) -> Result<(), String> {
+    fn push_clean(&self, core: &Core, job: &Job, is_closed: bool) -> Result<(), String> {
         let Job { cached, file, writing, .. } = job;
-        let is_closed = writing.begin();
         let client = self.clean_client(writing.placement).ok_or("no server is there")?;
         let mut at = 0;
         while let Some(packets) = writing.next(at, cached.size(), is_closed) {
@@ -147,9 +152,6 @@ impl Cluster {
             if writing.placement == Placement::Packet {
                 self.keep_local_part(core, cached, taken.iter().map(|(packet, _)| *packet));
             }
-        }
-        if is_closed {
-            self.tell_of_clean(job);
         }
         Ok(())
     }

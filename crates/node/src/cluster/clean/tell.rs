@@ -2,7 +2,8 @@
 //!
 //! A write of another program may hide behind one of ours, which moves the time stamps again, or
 //! in the tick of it where they are coarse. So a file is read from the PFS once it rests, and what
-//! has other bytes there than were sent is left out.
+//! has other bytes there than were sent is left out. Where anything is otherwise that this node has
+//! of it, also from before, the node forgets all of it.
 //!
 //! A change that keeps the bytes, such as a new name, makes another version of the file, and its
 //! records are stored again.
@@ -23,8 +24,11 @@ use crate::file::cached_version::CachedVersion;
 
 /// Files that are looked at, each with a descriptor, and for how long after they were closed, or
 /// changed.
-const TOLD_MAX: usize = 256;
+const TOLD_MAX: usize = 1024;
 const TOLD_FOR: Duration = Duration::from_secs(10);
+/// Bytes that are compared of what is in memory of a file and was not sent: beyond that all of it is
+/// read anew by who needs it.
+const RESIDENT_BYTES_MAX: u64 = 64 << 20;
 /// How long a file rests before it is read from the PFS: it may get its name, or its times, just
 /// now.
 const REST: Duration = Duration::from_secs(1);
@@ -36,7 +40,7 @@ pub struct Told {
     kept: Option<Arc<CachedVersion>>,
     lower: Arc<dyn LowerFile>,
     writing: Arc<Writing>,
-    /// The version of which records are stored.
+    /// The version that was compared last.
     version: Option<Version>,
     at: Instant,
 }
@@ -56,8 +60,8 @@ enum Looked {
     Later,
     /// Nothing of it is told any more.
     Over,
-    /// Records are stored of this version.
-    Stored(Version),
+    /// It was compared at this version, and records are stored of what is told.
+    Compared(Version),
 }
 
 impl Cluster {
@@ -87,7 +91,7 @@ impl Cluster {
         for mut file in told {
             match self.look_at_told(core, &file) {
                 Ok(Looked::Later) if file.at.elapsed() < TOLD_FOR => {}
-                Ok(Looked::Stored(version)) => {
+                Ok(Looked::Compared(version)) => {
                     (file.version, file.at) = (Some(version), Instant::now());
                     file.kept = None;
                 }
@@ -121,7 +125,7 @@ impl Cluster {
         if file.version == Some(version) || !is_at_rest(core, &version) {
             return Ok(Looked::Later);
         }
-        let Some((mut packets, changes)) = file.writing.stored() else { return Ok(Looked::Over) };
+        let (mut packets, changes) = file.writing.stored();
         let is_it = || {
             let now = file.lower.version().map_err(|error| error.to_string())?;
             Ok::<_, String>(now.agrees_with(&version) && !core.is_racy(&now))
@@ -129,7 +133,8 @@ impl Cluster {
         if !is_it()? {
             return Ok(Looked::Over);
         }
-        let are_equal = self.keep_equal(core, &*file.lower, &mut packets)?;
+        let are_equal = self.is_rest_equal(core, &cached, &*file.lower, &packets)?
+            & self.keep_equal(core, &*file.lower, &mut packets)?;
         if !is_it()? || file.writing.changes() != changes {
             return Ok(Looked::Over);
         }
@@ -138,9 +143,44 @@ impl Cluster {
             core.read_anew(&cached, &version);
         }
         file.writing.note_compared(changes);
+        if packets.is_empty() {
+            return Ok(Looked::Compared(version));
+        }
         let client = self.clean_client(file.writing.placement).ok_or("no server is there")?;
         self.store_records((&Shared::named(&version), &packets), &file.writing, &client)?;
-        Ok(Looked::Stored(version))
+        Ok(Looked::Compared(version))
+    }
+
+    /// Whether the PFS has what is in memory of a file and was not sent. More than is worth to be
+    /// read counts as other bytes.
+    fn is_rest_equal(
+        &self,
+        core: &Core,
+        cached: &CachedVersion,
+        lower: &dyn LowerFile,
+        sent: &BTreeMap<u64, Digest>,
+    ) -> Result<bool, String> {
+        let version = cached.version();
+        let Some(segment) = cached.segment() else {
+            let packed = core.store.read_small(version.id, &version, <[u8]>::to_vec);
+            return packed.map_or(Ok(true), |bytes| has(core, lower, 0, &bytes));
+        };
+        let mut left = RESIDENT_BYTES_MAX;
+        for (block, _) in segment.resident_blocks() {
+            let start = block * segment.block_bytes();
+            let Some(pin) = segment.pin_block(block) else { continue };
+            let bytes = &pin[..pin.len().min(version.size.saturating_sub(start) as usize)];
+            let end = start + bytes.len() as u64;
+            let mut packets = start / PACKET_BYTES..end.div_ceil(PACKET_BYTES);
+            if packets.all(|packet| sent.contains_key(&packet)) {
+                continue;
+            }
+            left = left.saturating_sub(bytes.len() as u64);
+            if left == 0 || self.is_stopping() || !has(core, lower, start, bytes)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Reads packets from the PFS, and leaves out those that have other bytes there; whether there
@@ -171,6 +211,14 @@ impl Cluster {
         });
         failed.map_or(Ok(packets.len() == before), Err)
     }
+}
+
+/// Whether the PFS has these bytes of a file at this place.
+fn has(core: &Core, lower: &dyn LowerFile, offset: u64, bytes: &[u8]) -> Result<bool, String> {
+    let mut there = vec![0; bytes.len()];
+    let length = lower.look_at(offset, &mut there).map_err(|error| error.to_string())?;
+    core.counters.pfs_read_bytes.add(length as u64);
+    Ok(there[..length] == *bytes)
 }
 
 /// Whether the last change of a file is some time ago, by the clock of the PFS.

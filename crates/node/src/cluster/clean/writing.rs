@@ -34,7 +34,7 @@ struct State {
     stored: BTreeMap<u64, Digest>,
     /// Changes so far.
     changes: u64,
-    /// Changes after which what was sent was found to be what the PFS has.
+    /// Changes after which what this node has of it was compared with the PFS.
     compared: Option<u64>,
     is_over: bool,
     /// It waits in the queue, or a thread has it.
@@ -111,7 +111,7 @@ impl Writing {
         self.state.lock().changes
     }
 
-    /// After so many changes what was sent was what the PFS has.
+    /// After so many changes what this node has of it was compared with the PFS.
     pub fn note_compared(&self, changes: u64) {
         self.state.lock().compared = Some(changes);
     }
@@ -120,7 +120,7 @@ impl Writing {
     /// have written to the file in the same moment, which no time stamp shows.
     pub fn is_doubtful(&self) -> bool {
         let state = self.state.lock();
-        !state.is_over && !state.stored.is_empty() && state.compared != Some(state.changes)
+        state.compared != Some(state.changes)
     }
 
     /// Whether enough packets changed that some are worth to be sent.
@@ -191,11 +191,11 @@ impl Writing {
     }
 
     /// The packets that the servers have as they are now, to be told of, and how many changes there
-    /// were by then; `None` where there are none.
-    pub fn stored(&self) -> Option<(BTreeMap<u64, Digest>, u64)> {
+    /// were by then.
+    pub fn stored(&self) -> (BTreeMap<u64, Digest>, u64) {
         let state = self.state.lock();
-        let is_any = !state.is_over && !state.stored.is_empty();
-        is_any.then(|| (state.stored.clone(), state.changes))
+        let stored = if state.is_over { BTreeMap::new() } else { state.stored.clone() };
+        (stored, state.changes)
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
     }
 
     fn stored(writing: &Writing) -> Option<Vec<u64>> {
-        Some(writing.stored()?.0.into_keys().collect())
+        Some(writing.stored().0.into_keys().collect()).filter(|it: &Vec<u64>| !it.is_empty())
     }
 
     #[test]
