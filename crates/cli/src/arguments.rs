@@ -289,7 +289,8 @@ pub struct FlushArguments {
     pub recursive: bool,
     /// Drop what burst buffers hold of files of other nodes that are nowhere to be found, because
     /// they were removed while those nodes and this one were away. One that was moved to another
-    /// directory meanwhile is lost by this: open such files by their new names before
+    /// directory meanwhile is lost by this: open such files by their new names before. Where the
+    /// node that wrote them only stands still, have it go on, or stop it, before this
     #[arg(long, conflicts_with = "paths")]
     pub forget_missing: bool,
     /// Where the node is and how to print.

@@ -8,10 +8,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::sync::Arc;
 
 use support::{Mounted, as_user, errno, mounted, mounted_with};
-use tidepool_fake_node::{FakeNode, FakeService};
+use tidepool_fake_node::{FakeNode, FakeService, Hooks};
 use tidepool_fuse::MountConfig;
-use tidepool_proto::FileService;
 use tidepool_proto::stub::{Mark, STUB_ATTRIBUTE, StubState};
+use tidepool_proto::{Error, ErrorKind, FileService, Version};
 
 fn on_each_service(test: impl Fn(&Mounted)) {
     let services: [Arc<dyn FileService>; 3] =
@@ -190,24 +190,55 @@ fn many_threads_read_what_one_wrote() {
     });
 }
 
-#[test]
-fn a_file_in_the_memory_of_another_node_has_the_length_that_its_mark_tells() {
-    let mark = Mark {
-        length: 12_345,
+/// That of a file in the memory of another node.
+fn mark_of_another(length: u64, state: StubState) -> Mark {
+    Mark {
+        length,
         host: "h".into(),
         process_id: 1,
         node: "0123".into(),
         member: "n1".into(),
         copies: None,
-        state: StubState::Held,
+        state,
+    }
+}
+
+fn set_mark(path: &std::path::Path, mark: &Mark) {
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(path, STUB_ATTRIBUTE, mark.text().as_bytes(), flags).unwrap();
+}
+
+/// Who puts a copy of it in its place, as its node is gone, knows of one name.
+#[test]
+fn a_file_of_another_node_comes_to_the_pfs_before_it_gets_another_name() {
+    let refused = |_: &FakeNode, _: &Version| {
+        Err(Error::new(ErrorKind::Lost, "opening a file", "its bytes cannot be had"))
     };
+    let hooks = Hooks { opened: refused, ..Hooks::default() };
+    let node = FakeNode { has_other_nodes: true, hooks, ..FakeNode::default() };
+    let Some(mount) = mounted(Arc::new(FakeService(Arc::new(node)))) else { return };
+    // In memory; and being written to the PFS when its node ended.
+    for (name, length, state) in [("held", 0, StubState::Held), ("amid", 5, StubState::Writing)] {
+        let (lower, upper) = mount.both(name);
+        fs::write(&lower, &b"bytes"[..length]).unwrap();
+        set_mark(&lower, &mark_of_another(5, state));
+        let linked = fs::hard_link(&upper, mount.upper.join("another"));
+        assert_eq!(linked.unwrap_err().raw_os_error(), Some(libc::EIO), "{name}");
+    }
+    let (lower, upper) = mount.both("ordinary");
+    fs::write(&lower, "bytes").unwrap();
+    fs::hard_link(&upper, mount.upper.join("another")).unwrap();
+}
+
+#[test]
+fn a_file_in_the_memory_of_another_node_has_the_length_that_its_mark_tells() {
+    let mark = mark_of_another(12_345, StubState::Held);
     for has_other_nodes in [true, false] {
         let service = FakeService(Arc::new(FakeNode { has_other_nodes, ..FakeNode::default() }));
         let Some(mount) = mounted(Arc::new(service)) else { return };
         let (lower, upper) = mount.both("file");
-        let stub = File::create(&lower).unwrap();
-        let flags = rustix::fs::XattrFlags::empty();
-        rustix::fs::fsetxattr(&stub, STUB_ATTRIBUTE, mark.text().as_bytes(), flags).unwrap();
+        fs::write(&lower, "").unwrap();
+        set_mark(&lower, &mark);
         fs::write(mount.both("empty").0, "").unwrap();
         let length = |path: &std::path::Path| fs::metadata(path).unwrap().len();
         let told = if has_other_nodes { 12_345 } else { 0 };
@@ -222,7 +253,7 @@ fn a_file_in_the_memory_of_another_node_has_the_length_that_its_mark_tells() {
         assert_eq!(length(&mount.both("empty").1), 0);
         // No file is as long as this.
         let absurd = Mark { length: u64::MAX, ..mark.clone() };
-        rustix::fs::fsetxattr(&stub, STUB_ATTRIBUTE, absurd.text().as_bytes(), flags).unwrap();
+        set_mark(&lower, &absurd);
         assert_eq!(length(&upper), 0);
         // What another program writes over a stub is its file.
         fs::write(&lower, "hello").unwrap();

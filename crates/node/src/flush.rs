@@ -27,10 +27,11 @@ impl Node {
         let before = self.core.memory_only.cached_versions();
         let bytes = before.iter().map(|cached| cached.size()).sum();
         write_back_all(&self.core, Effort::Each, go_on)?;
-        if let Some(cluster) = self.core.cluster() {
-            cluster.bring_orphans(&self.core, forgets_missing, go_on)?;
-        }
-        Ok(AdminReply::Flushed(FlushReport { files: before.len() as u64, bytes }))
+        let forgotten = match self.core.cluster() {
+            Some(cluster) => cluster.bring_orphans(&self.core, forgets_missing, go_on)?,
+            None => Vec::new(),
+        };
+        Ok(AdminReply::Flushed(FlushReport { files: before.len() as u64, bytes, forgotten }))
     }
 
     /// Brings a file to the PFS; what it was, if this node had it.
@@ -42,7 +43,7 @@ impl Node {
         if let Some((cached, file)) = own.filter(|(cached, _)| cached.is_memory_only()) {
             let bytes = cached.size();
             memory_only::write_back_for_another(core, &file).map(drop)?;
-            return Ok(FlushReport { files: 1, bytes });
+            return Ok(FlushReport { files: 1, bytes, forgotten: Vec::new() });
         }
         // The node that has it writes it back for this open.
         let descriptor = lower.descriptor().try_clone_to_owned();

@@ -69,7 +69,15 @@ impl Core {
         }
         let Some(file) = self.files.get(before.id) else { return };
         // Before writers that wait: readers that wait for this notification keep them out.
-        let _unchanged_by_us = file.share_gate_before_writers();
+        let _unchanged_by_us = if file.cached().is_some_and(|cached| cached.is_memory_only()) {
+            // It may be written back just now, for as long as the PFS takes. That does not mind,
+            // nor does anything else that has to do with a stub.
+            let shared = file.try_share_gate_before_writers(NOTIFICATION_TIMEOUT);
+            let Some(shared) = shared else { return self.note_renamed(&file.inner.lock()) };
+            shared
+        } else {
+            file.share_gate_before_writers()
+        };
         let mut inner = file.inner.lock();
         let Some(cached) = inner.cached.clone() else { return };
         let ours = cached.version();
@@ -85,17 +93,23 @@ impl Core {
             && ours.size == after.size
             && !cached.is_invalidated();
         let is_sure = is_known && alone == Alone::Sure;
-        if of_stub
-            && inner.stub.as_ref().is_some_and(|stub| stub.copied().is_some())
-            && let Some(cluster) = self.cluster()
-        {
-            cluster.copies.note_renamed();
+        if of_stub {
+            self.note_renamed(&inner);
         }
         if of_stub || (is_sure && ours.modified_ns == after.modified_ns) {
             cached.set_noted_version(*after);
             self.check_racy(&cached, after);
         } else if is_known && !cached.is_memory_only() {
             self.lead_on(&mut inner, &cached, after);
+        }
+    }
+
+    /// Those that hold copies of a file are told its name anew.
+    fn note_renamed(&self, inner: &Inner) {
+        if inner.stub.as_ref().is_some_and(|stub| stub.copied().is_some())
+            && let Some(cluster) = self.cluster()
+        {
+            cluster.copies.note_renamed();
         }
     }
 

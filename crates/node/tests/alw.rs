@@ -379,7 +379,8 @@ fn a_flush_returns_when_the_pfs_has_it() {
         };
         cluster.nodes.nodes[node].admin(what, file, 0).unwrap()
     };
-    let flushed = |files, bytes| AdminReply::Flushed(FlushReport { files, bytes });
+    let flushed =
+        |files, bytes| AdminReply::Flushed(FlushReport { files, bytes, forgotten: Vec::new() });
     until("what is owed is counted", || {
         let copies = cluster.copies(0);
         (copies.owed_files, copies.owed_bytes) == (3, 3000)
@@ -529,7 +530,8 @@ fn own_files_are_written_at_once() {
     let flushed = cluster.nodes.nodes[0]
         .admin(AdminRequest::FlushAll { forgets_missing: false }, None, 0)
         .unwrap();
-    assert_eq!(flushed, AdminReply::Flushed(FlushReport { files: 2, bytes: 2 * LONG as u64 }));
+    let report = FlushReport { files: 2, bytes: 2 * LONG as u64, forgotten: Vec::new() };
+    assert_eq!(flushed, AdminReply::Flushed(report));
     assert!(names.iter().all(|name| cluster.on_pfs(name) == bytes));
 }
 
@@ -620,9 +622,74 @@ fn what_is_of_a_file_that_went_while_all_were_away_is_forgotten_by_command() {
     let told = flush(false).unwrap_err();
     assert!(told.to_string().contains("removed"), "{told}");
     assert!(told.remedy_text().is_some_and(|it| it.contains("--forget-missing")), "{told:?}");
-    flush(true).unwrap();
+    let AdminReply::Flushed(report) = flush(true).unwrap() else { panic!() };
+    let dropped: Vec<_> = report.forgotten.iter().map(|it| (&*it.path, it.bytes)).collect();
+    assert_eq!(dropped, [("removed", 5)]);
     until("nothing is owed any more", || cluster.owed_bytes() == 0);
     flush(false).unwrap();
+}
+
+/// As where a holder ends right after its copy took the place of the stub.
+#[test]
+fn what_took_its_place_before_its_holder_ended_is_not_missed() {
+    let mut cluster = cluster(2);
+    let bytes = content(19, 3 * BLOCK as usize + 7);
+    let file = cluster.create(0, "file");
+    // With a hole, and more than is read at a time.
+    file.write_at(2 * BLOCK, &bytes[2 * BLOCK as usize..]).unwrap();
+    file.sync(false).unwrap();
+    std::mem::forget(file);
+    cluster.end(1);
+    cluster.kill(0);
+    let whole = [&vec![0; 2 * BLOCK as usize][..], &bytes[2 * BLOCK as usize..]].concat();
+    std::fs::remove_file(cluster.nodes.pfs("file")).unwrap();
+    std::fs::write(cluster.nodes.pfs("file"), &whole).unwrap();
+    let started = Node::start(cluster.configs[1].clone()).unwrap();
+    cluster.nodes.nodes.insert(1, started);
+    until("nothing is owed any more", || {
+        let flush = AdminRequest::FlushAll { forgets_missing: false };
+        cluster.nodes.nodes[1].admin(flush, None, 0).unwrap();
+        cluster.owed_bytes() == 0 && cluster.copies(1).answered_for == 0
+    });
+    assert!(cluster.on_pfs("file") == whole);
+}
+
+#[test]
+fn a_flush_brings_what_a_node_owed_that_was_started_again_at_once() {
+    let mut cluster = cluster(2);
+    let file = cluster.create(0, "file");
+    file.write_at(0, b"bytes").unwrap();
+    file.sync(false).unwrap();
+    std::mem::forget(file);
+    assert!(cluster.is_stub("file"));
+    // Others do not see that it was away.
+    cluster.kill(0);
+    let again = Node::start(cluster.configs[0].clone()).unwrap();
+    cluster.nodes.nodes.insert(0, again);
+    let flush = AdminRequest::FlushAll { forgets_missing: false };
+    cluster.nodes.nodes[2].admin(flush, None, 0).unwrap();
+    assert_eq!(cluster.on_pfs("file"), b"bytes");
+}
+
+/// A new name changes no byte, and nobody waits for the PFS.
+#[test]
+fn a_file_gets_another_name_while_it_is_written_back_and_stays_in_memory() {
+    let cluster = held_to(2, 1);
+    let bytes = content(20, LONG);
+    cluster.under_way("before", &bytes);
+    let version = |name: &str| {
+        tidepool_proto::Version::from(&std::fs::metadata(cluster.nodes.pfs(name)).unwrap())
+    };
+    let before = version("before");
+    std::fs::rename(cluster.nodes.pfs("before"), cluster.nodes.pfs("after")).unwrap();
+    cluster.nodes.nodes[0].rebase_version(&before, &version("after"), true);
+    assert!(cluster.is_stub("after"), "it was not waited for");
+    let flush = AdminRequest::FlushAll { forgets_missing: false };
+    cluster.nodes.nodes[0].admin(flush, None, 0).unwrap();
+    assert!(cluster.on_pfs("after") == bytes);
+    let before = cluster.nodes.pfs_read_bytes(0);
+    assert!(cluster.nodes.read(0, "after").0 == bytes);
+    assert_eq!(cluster.nodes.pfs_read_bytes(0), before);
 }
 
 #[test]

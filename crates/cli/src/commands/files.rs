@@ -2,7 +2,7 @@
 //! bring what is in memory alone to the PFS.
 
 use serde::Serialize;
-use tidepool_proto::admin::{AdminRequest, FlushReport, FreeReport};
+use tidepool_proto::admin::{AdminRequest, FlushReport, ForgottenFile, FreeReport};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::store::print_freed;
@@ -110,9 +110,13 @@ pub fn flush(arguments: &FlushArguments) -> Result<Outcome> {
     if arguments.facts.json {
         output::json(&report)?;
     } else {
-        let FlushReport { files, bytes } = report;
+        let FlushReport { files, bytes, forgotten } = report;
         let files = output::count(files, "file");
         output::line(&format!("{files} written to the PFS, {}", output::size(bytes)));
+        for ForgottenFile { path, node, bytes } in forgotten {
+            let bytes = output::size(bytes);
+            output::line(&format!("dropped, as it is nowhere: {path} of {node}, {bytes}"));
+        }
     }
     Ok(if failures.is_empty() { Outcome::Done } else { Outcome::NotSo })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{AtFlags, Gid, Mode, Stat, StatxFlags, Timespec, Timestamps, Uid, XattrFlags};
-use tidepool_proto::stub::{Found, find_by_path};
+use tidepool_proto::stub::{Found, Mark, find_by_path};
 use tidepool_proto::{Access, Version};
 
 use crate::inode::attributes::{Before, is_regular, version_of};
@@ -155,16 +155,22 @@ impl Filesystem {
     /// tells: a program that takes it for empty would not even open it. Lengths are for whoever may
     /// look a file up, so it is read with the daemon's rights.
     pub(crate) fn size_elsewhere(&self, inode: &Arc<Inode>, stat: &Stat) -> Answer<Option<u64>> {
+        let mark = self.mark_of(inode, stat)?;
+        Ok(mark.map(|mark| mark.length).filter(|length| i64::try_from(*length).is_ok()))
+    }
+
+    /// The mark of a file whose bytes may be on another node.
+    pub(crate) fn mark_of(&self, inode: &Arc<Inode>, stat: &Stat) -> Answer<Option<Mark>> {
         if !is_regular(stat) || !self.service.has_other_nodes() {
             return Ok(None);
         }
         self.credentials.become_daemon()?;
         let Ok(descriptor) = self.inodes.descriptor(inode) else { return Ok(None) };
-        let length = match find_by_path(Path::new(&Filesystem::path_of(&descriptor)), 0) {
-            Found::Stub(mark) => Some(mark.length),
+        let path = Filesystem::path_of(&descriptor);
+        Ok(match find_by_path(Path::new(&path), stat.st_size as u64) {
+            Found::Stub(mark) => Some(mark),
             Found::Nothing | Found::Remains | Found::Finished | Found::Copy(_) => None,
-        };
-        Ok(length.filter(|length| i64::try_from(*length).is_ok()))
+        })
     }
 
     fn attr_shown(&self, inode: &Inode, stat: &Stat, reads: bool) -> AttrOut {

@@ -168,7 +168,8 @@ impl Filesystem {
         inode: &Arc<Inode>,
         stat: &Stat,
     ) -> Answer<()> {
-        if stat.st_size != 0 || self.size_elsewhere(inode, stat)?.is_none() {
+        // Also one that its node was writing to the PFS when it ended.
+        if self.mark_of(inode, stat)?.is_none() {
             return self.credentials.become_caller(caller);
         }
         let path = Self::path_of(&self.inodes.descriptor(inode)?);

@@ -73,6 +73,12 @@ impl FileState {
         SharedGate { file: self, _guard: guard }
     }
 
+    /// The same, after a wait of at most `timeout`, for which nobody has to hurry.
+    pub fn try_share_gate_before_writers(&self, timeout: Duration) -> Option<SharedGate<'_>> {
+        let lock = &self.gate.lock;
+        Some(SharedGate { file: self, _guard: lock.try_read_recursive_for(timeout)? })
+    }
+
     /// The gate, shared; `None` where a writer has it or waits for it.
     pub fn try_share_gate(&self) -> Option<SharedGate<'_>> {
         Some(SharedGate { file: self, _guard: self.gate.lock.try_read()? })

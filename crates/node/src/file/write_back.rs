@@ -68,7 +68,11 @@ pub fn write_into_stub(
                 let (from, upto) = (at - start, (at - start + most).min(pin.len() as u64));
                 let Some(bytes) = pin.get(from as usize..upto as usize) else { break };
                 if let Some(left_at) = left_at {
-                    seen.changed_amid |= !lower.version()?.agrees_with(&left_at);
+                    // A new name moves the time of change alone.
+                    let now = lower.version()?;
+                    let is_left =
+                        (now.size, now.modified_ns) == (left_at.size, left_at.modified_ns);
+                    seen.changed_amid |= !is_left;
                 }
                 lower.write_at(at, bytes)?;
                 left_at = Some(lower.version()?);

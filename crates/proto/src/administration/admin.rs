@@ -13,7 +13,8 @@ use crate::files::{CachedFile, FileOrder};
 use crate::level::BytesByLevel;
 use crate::locality::{Locality, SplitRange};
 pub use crate::report::{
-    FlushReport, FreeReport, HandOnReport, LoadReport, ResizeReport, SpreadReport, SpreadShare,
+    FlushReport, ForgottenFile, FreeReport, HandOnReport, LoadReport, ResizeReport, SpreadReport,
+    SpreadShare,
 };
 use crate::size::MemorySize;
 use crate::trace::{TraceBatch, TraceRequest};

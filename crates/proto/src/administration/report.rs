@@ -91,10 +91,23 @@ pub struct ResizeReport {
 }
 
 /// What a flush brought to the PFS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlushReport {
     /// Files.
     pub files: u64,
     /// Their bytes.
+    pub bytes: u64,
+    /// Files of other nodes that were nowhere to be found, and are dropped.
+    pub forgotten: Vec<ForgottenFile>,
+}
+
+/// A file of another node that was nowhere to be found, and is dropped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForgottenFile {
+    /// Its last name, below the PFS directory.
+    pub path: String,
+    /// The node that wrote it.
+    pub node: String,
+    /// Its bytes.
     pub bytes: u64,
 }

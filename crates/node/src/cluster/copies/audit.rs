@@ -60,8 +60,6 @@ pub struct Follow {
     /// Copies that could not be given back: when that was, and how long the pause is.
     failed: HashMap<u64, (Instant, Duration)>,
     removed: Removed,
-    /// What an earlier start of this node answered for was read from its burst buffer.
-    is_read: bool,
 }
 
 /// What a holder was told last.
@@ -83,9 +81,9 @@ pub fn follow(cluster: &Cluster, memory: &mut Follow) {
     let Some(core) = cluster.core.upgrade() else { return };
     let counted_on = cluster.counted_on(&core);
     cluster.audit_holders(&core, &counted_on, memory);
-    cluster.find_orphans(memory);
+    cluster.ask_owners(memory);
     memory.removed.free(&core);
-    cluster.answer_for_owed(&core, &mut memory.is_read);
+    cluster.answer_for_owed(&core);
     cluster.release_owed(&core);
     let is_more = cluster.look_after_held(&core, memory);
     let is_idle =
@@ -375,25 +373,36 @@ impl Cluster {
         audit.epochs.iter().copied().filter(|epoch| !is_held(*epoch)).collect()
     }
 
-    /// Asks nodes whose files are held whether they were started anew: one that has no copies
-    /// since says nothing by itself.
-    fn find_orphans(&self, memory: &mut Follow) {
+    /// Asks nodes whose files are held now and then whether they were started anew: one that has no
+    /// copies since says nothing by itself.
+    fn ask_owners(&self, memory: &mut Follow) {
         if memory.asked.is_some_and(|at| at.elapsed() < AUDIT_INTERVAL) {
             return;
         }
         memory.asked = Some(Instant::now());
         self.forget_given_up();
+        self.find_orphans();
+    }
+
+    /// Asks them now; whether each of them is known to be the same or not, or to be gone.
+    pub(super) fn find_orphans(&self) -> bool {
         let held = self.copies.held.all();
         let starts: BTreeSet<_> = held.iter().map(|copy| (&copy.owner, &copy.node)).collect();
+        let mut are_known = true;
         for (owner, node) in starts {
             if self.why_not_asked(owner).is_some() {
                 continue;
             }
-            if self.is_start(owner.as_str(), node) == Some(false) {
-                let of_it = held.iter().filter(|it| &it.owner == owner && &it.node == node);
-                of_it.for_each(|copy| copy.is_orphan.store(true, Ordering::Release));
+            match self.is_start(owner.as_str(), node) {
+                Some(true) => {}
+                Some(false) => {
+                    let of_it = held.iter().filter(|it| &it.owner == owner && &it.node == node);
+                    of_it.for_each(|copy| copy.is_orphan.store(true, Ordering::Release));
+                }
+                None => are_known = false,
             }
         }
+        are_known
     }
 
     /// Forgets files that were given up to a copy which is in its place by now: other holders may

@@ -10,13 +10,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tidepool_cluster::{FileKey, NodeName};
+use tidepool_proto::admin::ForgottenFile;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::claim::Taker;
-use super::held::{Content, HeldCopy};
+use super::held::{Bytes, Content, HeldCopy};
 use super::message::{Asked, GiveBack, path_of};
 use super::pass::is_beside;
-use super::place::{Whereabouts, found_beside, leads_elsewhere, whereabouts};
+use super::place::{Place, Whereabouts, found_beside, leads_elsewhere, whereabouts};
 use super::replace::Replaced;
 use crate::cluster::recall::{Answer, NotRecalled, Recalled};
 use crate::cluster::{Cluster, threads};
@@ -122,6 +123,7 @@ impl Cluster {
                 }
                 Replaced::Over | Replaced::Promised => break,
                 Replaced::Nameless if self.was_placed(&copy.holders, copy.epoch) => break,
+                Replaced::Nameless if is_placed(core, &content, &path)? => break,
                 Replaced::Nameless if copy.path() == path => {
                     match self.found_elsewhere(core, copy, &path)? {
                         Some(elsewhere) => path = elsewhere,
@@ -241,24 +243,45 @@ impl Cluster {
         went() > 0
     }
 
+    /// Waits until it is known which nodes are gone, or were started again, whose files this one
+    /// answers for: one that does not answer now is soon known to be gone.
+    fn wait_until_owners_are_known(&self, go_on: &dyn Fn() -> bool) -> Result<()> {
+        let begun = Instant::now();
+        let is_read = || self.copies.is_owed_read.load(Ordering::Acquire);
+        while !(is_read() && self.find_orphans()) && go_on() && !self.is_stopping() {
+            if begun.elapsed() > SILENCE_MAX {
+                let what = "bringing files from burst buffers to the PFS";
+                let detail = "a node whose files this one has copies of does not answer";
+                return Err(Error::new(ErrorKind::Pfs, what, detail)
+                    .remedy("`tidepool status --all` tells which: end it, or have it go on"));
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        Ok(())
+    }
+
     /// Brings files in burst buffers to the PFS whose nodes are gone; an error where one stays. One
-    /// that is nowhere to be found may be forgotten.
+    /// that is nowhere to be found may be forgotten: those that were.
     pub fn bring_orphans(
         &self,
         core: &Arc<Core>,
         forgets_missing: bool,
         go_on: &dyn Fn() -> bool,
-    ) -> Result<()> {
+    ) -> Result<Vec<ForgottenFile>> {
+        self.wait_until_owners_are_known(go_on)?;
         let is_due = |copy: &Arc<HeldCopy>| copy.is_in_buffers() && self.is_gone(copy);
+        let mut forgotten = Vec::new();
         let mut stay: Vec<(PathBuf, String)> = Vec::new();
         for copy in self.copies.held.all().into_iter().filter(is_due) {
             while self.copies.held.get(copy.epoch).is_some() && go_on() && !self.is_stopping() {
                 if let Answer::Stays(reason) = self.begin_to_give_back(core, copy.clone()) {
                     if forgets_missing && copy.is_nameless.load(Ordering::Acquire) {
-                        let (path, bytes) = (copy.path(), copy.bytes());
-                        let path = path.display();
-                        tracing::warn!(%path, bytes, "it is forgotten, as it is missing");
+                        let path = copy.path().display().to_string();
+                        let bytes = copy.owed().map_or(0, |(owe, _)| owe.length);
+                        let node = copy.owner.to_string();
+                        tracing::warn!(path, node, bytes, "it is forgotten, as it is missing");
                         self.copies.held.drop_copy(&copy);
+                        forgotten.push(ForgottenFile { path, node, bytes });
                         break;
                     }
                     copy.is_reason_new(&reason);
@@ -268,7 +291,7 @@ impl Cluster {
                 std::thread::sleep(LOOK_INTERVAL);
             }
         }
-        let Some((path, reason)) = stay.first() else { return Ok(()) };
+        let Some((path, reason)) = stay.first() else { return Ok(forgotten) };
         let detail = format!(
             "{} of nodes that are gone stay in burst buffers, such as {}: {reason}",
             if stay.len() == 1 { "1 file".to_owned() } else { format!("{} files", stay.len()) },
@@ -316,4 +339,13 @@ impl Cluster {
             "mend what is said and repeat this; where the file was moved, open it by its new name",
         ))
     }
+}
+
+/// Whether the file that has the name by now has the bytes of a copy in burst buffers: this node put
+/// it there, and ended before that was noted.
+fn is_placed(core: &Core, content: &Content, path: &Path) -> std::result::Result<bool, String> {
+    let Bytes::Buffers(owe, owed) = &content.bytes else { return Ok(false) };
+    let Some(place) = Place::find(core, path)? else { return Ok(false) };
+    let there = place.open_if(|_| true)?;
+    there.map_or(Ok(false), |there| owed.is_in(owe, &*there))
 }

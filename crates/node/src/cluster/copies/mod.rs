@@ -82,6 +82,8 @@ pub struct FileCopies {
     copied_files: AtomicU64,
     /// Claims of others.
     watched: Watched,
+    /// What an earlier start of this node answered for was read from its burst buffer.
+    is_owed_read: AtomicBool,
     /// What burst buffers owe of it, then.
     owed: Mutex<CopiesStatus>,
     /// Too few nodes were there for the last file.
@@ -217,9 +219,11 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
         (Asked::GiveBack(asked), Some(core)) => {
             postcard::to_stdvec(&cluster.answer_give_back(&core, &asked))
         }
-        (Asked::IsStart(node), core) => {
-            postcard::to_stdvec(&core.is_none_or(|core| core.memory_only.node() == node))
+        (Asked::IsStart(node), Some(core)) => {
+            postcard::to_stdvec(&(core.memory_only.node() == node))
         }
+        // It is not said to whom this one did not meet, nor by one that ends.
+        (Asked::IsStart(_), None) => Ok(Vec::new()),
         (Asked::Hurry(epoch), _) => {
             let copy = cluster.copies.held.get(epoch);
             postcard::to_stdvec(&copy.map(|copy| copy.hurry()).is_some())
