@@ -32,6 +32,8 @@ const HELD_UP_MAX: usize = 64;
 const FAILED_MAX: usize = 64;
 /// How long a holder may not answer.
 const SILENCE: Duration = Duration::from_secs(3);
+/// The same of one that said that it works: where it is gone, that is found out before.
+const SILENCE_AT_WORK: Duration = Duration::from_secs(15);
 /// Time between two questions, at first and at last.
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 
@@ -198,9 +200,6 @@ fn answer_member(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Answer {
         let is_given_up = cluster.copies.was_given_up(shared.id(&core));
         return if is_given_up { Answer::OtherStart } else { Answer::NotHeld };
     };
-    if memory_only::is_expendable(&core, &file) {
-        return stays("its rule says `expendable`");
-    }
     let (answer, running) = cluster.recalls.ask(file.id);
     if let Some(running) = running {
         tracing::info!(inode = file.id.inode, %from, "a file in memory alone is opened elsewhere");
@@ -215,10 +214,13 @@ fn is_held(file: &FileState, shared: &Shared) -> bool {
     cached.is_some_and(|cached| Shared::named(&cached.version()).file == shared.file)
 }
 
-/// Writes a file back beside the connection that asked for it.
+/// Writes a file back beside the connection that asked for it, which the PFS does not keep from
+/// being answered.
 fn begin(core: Arc<Core>, file: Arc<FileState>, running: Running) {
     let run = move || {
-        if let Err(error) = memory_only::write_back_for_another(&core, &file) {
+        if memory_only::is_expendable(&core, &file) {
+            running.failed("its rule says `expendable`".to_owned());
+        } else if let Err(error) = memory_only::write_back_for_another(&core, &file) {
             running.failed(error.to_string());
         }
     };
@@ -277,10 +279,17 @@ impl Cluster {
                     return Err(NotRecalled::Silent(reason.to_owned()));
                 }
                 Ok(Answer::NotMet) => {}
-                Err(reason) if heard.elapsed() > SILENCE => {
-                    return Err(NotRecalled::Silent(reason));
+                Err(reason) => {
+                    let most = if has_worked { SILENCE_AT_WORK } else { SILENCE };
+                    // It may have become known that it is gone.
+                    let reason = self.why_not_asked(holder).or_else(|| {
+                        let is_silent = heard.elapsed() > most;
+                        is_silent.then_some(reason)
+                    });
+                    if let Some(reason) = reason {
+                        return Err(NotRecalled::Silent(reason));
+                    }
                 }
-                Err(_) => {}
             }
             std::thread::sleep(interval);
             interval = (interval * 2).min(INTERVALS.1);

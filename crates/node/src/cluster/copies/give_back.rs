@@ -253,7 +253,7 @@ impl Cluster {
                 let what = "bringing files from burst buffers to the PFS";
                 let detail = "a node whose files this one has copies of does not answer";
                 return Err(Error::new(ErrorKind::Pfs, what, detail)
-                    .remedy("`tidepool status --all` tells which: end it, or have it go on"));
+                    .remedy("`tidepool status --cluster` tells which: end it, or have it go on"));
             }
             std::thread::sleep(LOOK_INTERVAL);
         }
