@@ -26,8 +26,8 @@ use crate::file::cached_version::CachedVersion;
 /// changed.
 const TOLD_MAX: usize = 1024;
 const TOLD_FOR: Duration = Duration::from_secs(10);
-/// Bytes that are compared of what is in memory of a file and was not sent: beyond that all of it is
-/// read anew by who needs it.
+/// Bytes that are compared of what is in memory of a file and was not sent: beyond that all of it
+/// is read anew by who needs it.
 const RESIDENT_BYTES_MAX: u64 = 64 << 20;
 /// How long a file rests before it is read from the PFS: it may get its name, or its times, just
 /// now.

@@ -341,8 +341,8 @@ impl Cluster {
     }
 }
 
-/// Whether the file that has the name by now has the bytes of a copy in burst buffers: this node put
-/// it there, and ended before that was noted.
+/// Whether the file that has the name by now has the bytes of a copy in burst buffers: this node
+/// put it there, and ended before that was noted.
 fn is_placed(core: &Core, content: &Content, path: &Path) -> std::result::Result<bool, String> {
     let Bytes::Buffers(owe, owed) = &content.bytes else { return Ok(false) };
     let Some(place) = Place::find(core, path)? else { return Ok(false) };
