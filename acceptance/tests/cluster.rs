@@ -68,6 +68,7 @@ fn nodes_share_files_and_links_obey() -> Tested {
     partitions_cut(&cluster)?;
     services_end_and_start(&cluster)?;
     copies_outlive_their_node(&cluster)?;
+    synced_bytes_outlive_their_node(&cluster)?;
     no_problems(&cluster.down()?)?;
     place.is_clean()
 }
@@ -78,6 +79,7 @@ fn moosefs_is_shared() -> Tested {
     // Its other clients see the size of a new file that the daemon wrote a moment after `close`.
     bytes_cross(&cluster, Cluster::pfs)?;
     chunks_have_servers(&cluster)?;
+    synced_bytes_outlive_their_node(&cluster)?;
     // Dropped as a test that fails drops it.
     drop(cluster);
     place.is_clean()
@@ -280,7 +282,45 @@ fn copies_outlive_their_node(cluster: &Cluster) -> Tested {
     Ok(())
 }
 
-fn wait_until(what: &str, holds: impl Fn() -> Result<bool, Failed>) -> Tested {
+/// What is synced in mode `alw` is in the burst buffer of the other node, which brings it to the
+/// PFS where its own node is killed; what is closed, its own node brings there.
+fn synced_bytes_outlive_their_node(cluster: &Cluster) -> Tested {
+    let directory = |node: &str| Ok::<_, Failed>(cluster.mount(node)?.join("alw"));
+    let on_pfs = |name: &str| -> Result<Vec<u8>, Failed> {
+        Ok(fs::read(cluster.pfs("c2")?.join("alw").join(name))?)
+    };
+    fs::create_dir(directory("c1")?)?;
+    let bytes: Vec<u8> = (0..5 << 20).map(|at: u32| (at / 4096 + at) as u8 ^ 9).collect();
+    let path = directory("c1")?.join("synced");
+    // Until its node knows of the buffer.
+    let mut open = None;
+    wait_until("it is in the buffer", || {
+        let _ = fs::remove_file(&path);
+        let mut file = fs::File::create(&path)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        let is_owed = on_pfs("synced")?.is_empty();
+        open = Some(file);
+        Ok(is_owed)
+    })?;
+    cluster.kill("c1", false)?;
+    drop(open);
+    ensure(fs::read(directory("c2")?.join("synced"))? == bytes, "c2 reads other bytes")?;
+    ensure(on_pfs("synced")? == bytes, "the PFS has other bytes")?;
+    cluster.start("c1")?;
+    wait_until("what is closed is on the PFS", || {
+        fs::write(directory("c1")?.join("closed"), &bytes)?;
+        cluster.run("c1", &["tidepool", "flush"])?;
+        Ok(on_pfs("closed")? == bytes)
+    })?;
+    ensure(fs::read(directory("c2")?.join("closed"))? == bytes, "c2 reads other bytes, closed")?;
+    wait_until("nothing is owed", || {
+        let owed = cluster.run("c2", &["tidepool", "status", "--owed", "--json"])?;
+        Ok(owed.trim() == "[]")
+    })
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool, Failed>) -> Tested {
     let deadline = Instant::now() + LIMIT;
     while !holds()? {
         ensure(Instant::now() < deadline, &format!("in vain: {what}"))?;
@@ -413,7 +453,8 @@ fn plan(name: &str, directory: &Path, compute: u8, pfs: PfsKind) -> Result<Plan,
         pfs,
         with: Vec::new(),
         tls: false,
-        buffers: 0,
+        // The last one has it.
+        buffers: u8::from(compute > 1),
         single: false,
         node_option: Vec::new(),
         directory: directory.to_path_buf(),

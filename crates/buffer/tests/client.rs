@@ -37,6 +37,35 @@ fn borrowed(packets: &[(u32, Vec<u8>)]) -> Vec<(u32, &[u8])> {
     packets.iter().map(|(packet, bytes)| (*packet, &bytes[..])).collect()
 }
 
+/// A key by libmemcached's `memcat`; `None` where there is none to run.
+fn by_tool_of_others(address: SocketAddr, key: &PacketKey) -> Option<Vec<u8>> {
+    let servers = format!("--servers={address}");
+    let output = std::process::Command::new("memcat").arg(servers).arg(key.to_string()).output();
+    let output = output.ok()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(output.stdout)
+}
+
+/// What our client stored is a value as any other.
+#[test]
+fn a_client_that_others_wrote_reads_what_ours_stored() {
+    let ours = serve("127.0.0.1:0", 64 << 20, None);
+    let memcached = Memcached::start();
+    let theirs = memcached.as_ref().map(|it| SocketAddr::from(([127, 0, 0, 1], it.port)));
+    for address in [ours.address(), theirs].into_iter().flatten() {
+        let client = client(&[address], Placement::Block);
+        let text: Vec<u8> = (0..PACKET_BYTES_MAX - 512).map(|at| b'a' + (at % 23) as u8).collect();
+        client.put(&BLOCK, &[(7, &text[..])], Keep::Owed).unwrap();
+        let key = PacketKey { block: BLOCK, packet: 7 };
+        let Some(read) = by_tool_of_others(address, &key) else {
+            println!("SKIPPED a_client_that_others_wrote_reads_what_ours_stored: no `memcat`");
+            return;
+        };
+        // It ends what it shows by a line's end.
+        assert!(read.strip_suffix(b"\n") == Some(&text[..]), "{} bytes", read.len());
+    }
+}
+
 /// Stores, fetches and removes packets of all lengths.
 fn goes_there_and_back(client: &Client) {
     for (count, length) in [(1, 0), (200, 1), (40, 4097), (9, PACKET_BYTES_MAX - 512)] {

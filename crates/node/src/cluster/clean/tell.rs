@@ -28,7 +28,7 @@ const TOLD_MAX: usize = 1024;
 const TOLD_FOR: Duration = Duration::from_secs(10);
 /// Bytes that are compared of what is in memory of a file and was not sent: beyond that all of it
 /// is read anew by who needs it.
-const RESIDENT_BYTES_MAX: u64 = 64 << 20;
+const RESIDENT_BYTES_MAX: u64 = 256 << 20;
 /// How long a file rests before it is read from the PFS: it may get its name, or its times, just
 /// now.
 const REST: Duration = Duration::from_secs(1);
@@ -169,14 +169,17 @@ impl Cluster {
         for (block, _) in segment.resident_blocks() {
             let start = block * segment.block_bytes();
             let Some(pin) = segment.pin_block(block) else { continue };
-            let bytes = &pin[..pin.len().min(version.size.saturating_sub(start) as usize)];
-            let end = start + bytes.len() as u64;
+            let length = pin.len().min(version.size.saturating_sub(start) as usize);
+            let end = start + length as u64;
             let mut packets = start / PACKET_BYTES..end.div_ceil(PACKET_BYTES);
             if packets.all(|packet| sent.contains_key(&packet)) {
                 continue;
             }
+            // What frees a block waits for its pins, and the PFS may take its time.
+            let bytes = pin[..length].to_vec();
+            drop(pin);
             left = left.saturating_sub(bytes.len() as u64);
-            if left == 0 || self.is_stopping() || !has(core, lower, start, bytes)? {
+            if left == 0 || self.is_stopping() || !has(core, lower, start, &bytes)? {
                 return Ok(false);
             }
         }
