@@ -37,10 +37,10 @@ fn borrowed(packets: &[(u32, Vec<u8>)]) -> Vec<(u32, &[u8])> {
     packets.iter().map(|(packet, bytes)| (*packet, &bytes[..])).collect()
 }
 
-/// A key by libmemcached's `memcat`; `None` where there is none to run.
+/// A key by libmemcached's `memccat`; `None` where there is none to run.
 fn by_tool_of_others(address: SocketAddr, key: &PacketKey) -> Option<Vec<u8>> {
     let servers = format!("--servers={address}");
-    let output = std::process::Command::new("memcat").arg(servers).arg(key.to_string()).output();
+    let output = std::process::Command::new("memccat").arg(servers).arg(key.to_string()).output();
     let output = output.ok()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Some(output.stdout)
@@ -58,7 +58,7 @@ fn a_client_that_others_wrote_reads_what_ours_stored() {
         client.put(&BLOCK, &[(7, &text[..])], Keep::Owed).unwrap();
         let key = PacketKey { block: BLOCK, packet: 7 };
         let Some(read) = by_tool_of_others(address, &key) else {
-            println!("SKIPPED a_client_that_others_wrote_reads_what_ours_stored: no `memcat`");
+            println!("SKIPPED a_client_that_others_wrote_reads_what_ours_stored: no `memccat`");
             return;
         };
         // It ends what it shows by a line's end.

@@ -120,7 +120,8 @@ impl Core {
         self.store.remove_small(version.id);
         let Some(file) = self.files.get(cached.id()) else { return };
         let mut inner = file.inner.lock();
-        if inner.cached.as_ref().is_some_and(|known| Arc::ptr_eq(known, cached)) {
+        let is_it = inner.cached.as_ref().is_some_and(|known| Arc::ptr_eq(known, cached));
+        if is_it && !cached.is_memory_only() && cached.version().agrees_with(version) {
             self.counters.versions_invalidated.add(1);
             self.lead_on(&mut inner, cached, version);
         }

@@ -629,31 +629,6 @@ fn what_is_of_a_file_that_went_while_all_were_away_is_forgotten_by_command() {
     flush(false).unwrap();
 }
 
-/// As where a holder ends right after its copy took the place of the stub.
-#[test]
-fn what_took_its_place_before_its_holder_ended_is_not_missed() {
-    let mut cluster = cluster(2);
-    let bytes = content(19, 3 * BLOCK as usize + 7);
-    let file = cluster.create(0, "file");
-    // With a hole, and more than is read at a time.
-    file.write_at(2 * BLOCK, &bytes[2 * BLOCK as usize..]).unwrap();
-    file.sync(false).unwrap();
-    std::mem::forget(file);
-    cluster.end(1);
-    cluster.kill(0);
-    let whole = [&vec![0; 2 * BLOCK as usize][..], &bytes[2 * BLOCK as usize..]].concat();
-    std::fs::remove_file(cluster.nodes.pfs("file")).unwrap();
-    std::fs::write(cluster.nodes.pfs("file"), &whole).unwrap();
-    let started = Node::start(cluster.configs[1].clone()).unwrap();
-    cluster.nodes.nodes.insert(1, started);
-    until("nothing is owed any more", || {
-        let flush = AdminRequest::FlushAll { forgets_missing: false };
-        cluster.nodes.nodes[1].admin(flush, None, 0).unwrap();
-        cluster.owed_bytes() == 0 && cluster.copies(1).answered_for == 0
-    });
-    assert!(cluster.on_pfs("file") == whole);
-}
-
 #[test]
 fn a_flush_brings_what_a_node_owed_that_was_started_again_at_once() {
     let mut cluster = cluster(2);

@@ -168,8 +168,9 @@ impl Filesystem {
         inode: &Arc<Inode>,
         stat: &Stat,
     ) -> Answer<()> {
-        // Also one that its node was writing to the PFS when it ended.
-        if self.mark_of(inode, stat)?.is_none() {
+        // Also one that its node was writing to the PFS when it ended. Its own this one brings.
+        let is_own = self.service.memory_only_size(inode.id, stat.st_size as u64).is_some();
+        if is_own || self.mark_of(inode, stat)?.is_none() {
             return self.credentials.become_caller(caller);
         }
         let path = Self::path_of(&self.inodes.descriptor(inode)?);

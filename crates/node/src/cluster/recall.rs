@@ -30,6 +30,8 @@ const HELD_UP: Duration = Duration::from_secs(10);
 const HELD_UP_MAX: usize = 64;
 /// Failures that are kept to be told.
 const FAILED_MAX: usize = 64;
+/// How long each is: who asked may have given up.
+const FAILED_FOR: Duration = Duration::from_secs(15);
 /// How long a holder may not answer.
 const SILENCE: Duration = Duration::from_secs(3);
 /// The same of one that said that it works: where it is gone, that is found out before.
@@ -95,8 +97,8 @@ pub struct Recalls<K = FileId>(Mutex<Files<K>>);
 struct Files<K> {
     /// Since when.
     running: HashMap<K, Instant>,
-    /// Why they stay in memory, until that is told.
-    failed: HashMap<K, String>,
+    /// Why they stay in memory, and since when that is to be told.
+    failed: HashMap<K, (String, Instant)>,
 }
 
 impl<K> Default for Recalls<K> {
@@ -115,7 +117,8 @@ impl<K: Copy + Eq + Hash> Recalls<K> {
     /// What to answer about a file that is in memory alone, and whether to begin with it.
     pub(super) fn ask(self: &Arc<Self>, id: K) -> (Answer, Option<Running<K>>) {
         let mut files = self.0.lock();
-        if let Some(reason) = files.failed.remove(&id) {
+        let failed = files.failed.remove(&id).filter(|(_, at)| at.elapsed() < FAILED_FOR);
+        if let Some((reason, _)) = failed {
             return (Answer::Stays(reason), None);
         }
         let begins = files.has_turn() && !files.running.contains_key(&id);
@@ -157,9 +160,12 @@ impl<K: Copy + Eq + Hash> Running<K> {
     /// It stays in memory, for this reason.
     pub(super) fn failed(&self, reason: String) {
         let failed = &mut self.recalls.0.lock().failed;
-        if failed.len() < FAILED_MAX {
-            failed.insert(self.id, reason);
+        if failed.len() >= FAILED_MAX
+            && let Some(oldest) = failed.iter().min_by_key(|(_, (_, at))| *at).map(|(id, _)| *id)
+        {
+            failed.remove(&oldest);
         }
+        failed.insert(self.id, (reason, Instant::now()));
     }
 }
 

@@ -81,12 +81,18 @@ pub fn send(
     let Some((cluster, writing)) = core.cluster().zip(writing) else { return };
     if (is_closed || writing.is_due()) && writing.enqueue(is_closed) {
         let mut queue = cluster.clean.queue.lock();
+        let (cached, file, lower) = (cached.clone(), Arc::downgrade(file), lower.clone());
+        let job = Job { cached, file, lower, writing };
         if queue.len() >= QUEUE_MAX {
-            writing.end();
+            drop(queue);
+            job.writing.end();
+            job.writing.left_out();
+            if is_closed {
+                cluster.tell_of_clean(&job);
+            }
             return;
         }
-        let (cached, file, lower) = (cached.clone(), Arc::downgrade(file), lower.clone());
-        queue.push_back(Job { cached, file, lower, writing });
+        queue.push_back(job);
         drop(queue);
         cluster.clean.wake.notify_one();
     }

@@ -26,8 +26,8 @@ use crate::file::cached_version::CachedVersion;
 /// changed.
 const TOLD_MAX: usize = 1024;
 const TOLD_FOR: Duration = Duration::from_secs(10);
-/// Bytes that are compared of what is in memory of a file and was not sent: beyond that all of it
-/// is read anew by who needs it.
+/// Bytes that are compared of what is in memory of a file and was not sent: what is beyond that is
+/// evicted.
 const RESIDENT_BYTES_MAX: u64 = 256 << 20;
 /// How long a file rests before it is read from the PFS: it may get its name, or its times, just
 /// now.
@@ -46,10 +46,17 @@ pub struct Told {
 }
 
 impl Told {
-    /// It is looked at no more. Where nothing is known of it, nobody waits for that.
+    /// It is looked at no more. Where it was not compared, nobody waits for that.
     fn leave(&self) {
-        if self.version.is_none() {
-            self.writing.end();
+        if self.version.is_some() {
+            return;
+        }
+        self.writing.end();
+        if let Some(cached) = self.cached.upgrade() {
+            let mut known = cached.writing.lock();
+            if known.as_ref().is_some_and(|it| Arc::ptr_eq(it, &self.writing)) {
+                *known = None;
+            }
         }
     }
 }
@@ -78,10 +85,12 @@ impl Cluster {
         let mut all = self.clean.told.lock();
         all.retain(|other| !Arc::ptr_eq(&other.writing, &told.writing));
         all.push_back(told);
-        if all.len() > TOLD_MAX
-            && let Some(first) = all.pop_front()
-        {
-            first.leave();
+        if all.len() > TOLD_MAX {
+            // One that was compared, where there is any.
+            let at = all.iter().position(|file| file.version.is_some()).unwrap_or(0);
+            let left = all.remove(at);
+            drop(all);
+            left.iter().for_each(Told::leave);
         }
     }
 
@@ -143,7 +152,7 @@ impl Cluster {
             core.read_anew(&cached, &version);
         }
         file.writing.note_compared(changes);
-        if packets.is_empty() {
+        if packets.is_empty() || file.writing.is_over() {
             return Ok(Looked::Compared(version));
         }
         let client = self.clean_client(file.writing.placement).ok_or("no server is there")?;
@@ -151,8 +160,8 @@ impl Cluster {
         Ok(Looked::Compared(version))
     }
 
-    /// Whether the PFS has what is in memory of a file and was not sent. More than is worth to be
-    /// read counts as other bytes.
+    /// Whether the PFS has what is in memory of a file and was not sent. What is more than is worth
+    /// to be read is evicted.
     fn is_rest_equal(
         &self,
         core: &Core,
@@ -178,8 +187,17 @@ impl Cluster {
             // What frees a block waits for its pins, and the PFS may take its time.
             let bytes = pin[..length].to_vec();
             drop(pin);
+            if self.is_stopping() {
+                return Err("this node ends".to_owned());
+            }
+            let is_worth = bytes.len() as u64 <= left;
             left = left.saturating_sub(bytes.len() as u64);
-            if left == 0 || self.is_stopping() || !has(core, lower, start, &bytes)? {
+            let is_right = if is_worth {
+                has(core, lower, start, &bytes)?
+            } else {
+                segment.evict_block(block)
+            };
+            if !is_right {
                 return Ok(false);
             }
         }

@@ -151,10 +151,15 @@ impl Writing {
         std::mem::take(&mut state.is_closed)
     }
 
+    /// It did not get into the queue after all.
+    pub fn left_out(&self) {
+        self.state.lock().is_queued = false;
+    }
+
     /// The thread is done; whether it goes into the queue again.
     pub fn done(&self) -> bool {
         let mut state = self.state.lock();
-        state.is_queued = state.is_asked_again && !state.is_over;
+        state.is_queued = state.is_asked_again;
         state.is_queued
     }
 
@@ -190,12 +195,15 @@ impl Writing {
         self.state.lock().is_over = true;
     }
 
-    /// The packets that the servers have as they are now, to be told of, and how many changes there
-    /// were by then.
+    /// The packets that the servers had as they are now, and how many changes there were by then.
     pub fn stored(&self) -> (BTreeMap<u64, Digest>, u64) {
         let state = self.state.lock();
-        let stored = if state.is_over { BTreeMap::new() } else { state.stored.clone() };
-        (stored, state.changes)
+        (state.stored.clone(), state.changes)
+    }
+
+    /// Whether no more of it is sent, nor told of.
+    pub fn is_over(&self) -> bool {
+        self.state.lock().is_over
     }
 }
 
@@ -285,7 +293,7 @@ mod tests {
         writing.note_write(0..PACKET_BYTES, 0);
         send(&writing, 0..1);
         writing.end();
-        assert_eq!((stored(&writing), writing.next(0, PACKET_BYTES, true)), (None, None));
+        assert_eq!((writing.is_over(), writing.next(0, PACKET_BYTES, true)), (true, None));
     }
 
     #[test]

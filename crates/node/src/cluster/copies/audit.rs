@@ -381,12 +381,14 @@ impl Cluster {
         }
         memory.asked = Some(Instant::now());
         self.forget_given_up();
-        self.find_orphans();
+        self.find_orphans(&|_| true);
     }
 
-    /// Asks them now; whether each of them is known to be the same or not, or to be gone.
-    pub(super) fn find_orphans(&self) -> bool {
-        let held = self.copies.held.all();
+    /// Asks those whose copies are meant now; whether each of them is known to be the same or not,
+    /// or to be gone.
+    pub(super) fn find_orphans(&self, is_meant: &dyn Fn(&HeldCopy) -> bool) -> bool {
+        let mut held = self.copies.held.all();
+        held.retain(|copy| is_meant(copy));
         let starts: BTreeSet<_> = held.iter().map(|copy| (&copy.owner, &copy.node)).collect();
         let mut are_known = true;
         for (owner, node) in starts {

@@ -14,10 +14,10 @@ use tidepool_proto::admin::ForgottenFile;
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::claim::Taker;
-use super::held::{Bytes, Content, HeldCopy};
+use super::held::{Content, HeldCopy};
 use super::message::{Asked, GiveBack, path_of};
 use super::pass::is_beside;
-use super::place::{Place, Whereabouts, found_beside, leads_elsewhere, whereabouts};
+use super::place::{Whereabouts, found_beside, leads_elsewhere, whereabouts};
 use super::replace::Replaced;
 use crate::cluster::recall::{Answer, NotRecalled, Recalled};
 use crate::cluster::{Cluster, threads};
@@ -123,7 +123,6 @@ impl Cluster {
                 }
                 Replaced::Over | Replaced::Promised => break,
                 Replaced::Nameless if self.was_placed(&copy.holders, copy.epoch) => break,
-                Replaced::Nameless if is_placed(core, &content, &path)? => break,
                 Replaced::Nameless if copy.path() == path => {
                     match self.found_elsewhere(core, copy, &path)? {
                         Some(elsewhere) => path = elsewhere,
@@ -172,7 +171,8 @@ impl Cluster {
             None if copy.is_in_buffers() => {
                 copy.is_nameless.store(true, Ordering::Release);
                 Err(format!(
-                    "{name} was moved or removed while this node was away: open it by its new name"
+                    "{name} was moved or removed while this node was away, or got its bytes right \
+                     before that: open it by its new name, if it has one"
                 ))
             }
             None => Err(format!(
@@ -243,21 +243,31 @@ impl Cluster {
         went() > 0
     }
 
-    /// Waits until it is known which nodes are gone, or were started again, whose files this one
-    /// answers for: one that does not answer now is soon known to be gone.
+    /// Waits until it is known which nodes are gone, or were started again, whose files in burst
+    /// buffers this one answers for: one that does not answer now is soon known to be gone. The
+    /// error where that does not become known.
     fn wait_until_owners_are_known(&self, go_on: &dyn Fn() -> bool) -> Result<()> {
-        let begun = Instant::now();
-        let is_read = || self.copies.is_owed_read.load(Ordering::Acquire);
-        while !(is_read() && self.find_orphans()) && go_on() && !self.is_stopping() {
-            if begun.elapsed() > SILENCE_MAX {
-                let what = "bringing files from burst buffers to the PFS";
-                let detail = "a node whose files this one has copies of does not answer";
-                return Err(Error::new(ErrorKind::Pfs, what, detail)
-                    .remedy("`tidepool status --cluster` tells which: end it, or have it go on"));
+        let what = "bringing files from burst buffers to the PFS";
+        let wait = |holds: &dyn Fn() -> bool, detail: &str, remedy: &str| {
+            let begun = Instant::now();
+            while !holds() && go_on() && !self.is_stopping() {
+                if begun.elapsed() > SILENCE_MAX {
+                    return Err(Error::new(ErrorKind::Pfs, what, detail).remedy(remedy));
+                }
+                std::thread::sleep(LOOK_INTERVAL);
             }
-            std::thread::sleep(LOOK_INTERVAL);
-        }
-        Ok(())
+            Ok(())
+        };
+        wait(
+            &|| self.copies.is_owed_read.load(Ordering::Acquire),
+            "what this node answers for is still being read from its burst buffer",
+            "repeat this in a moment",
+        )?;
+        wait(
+            &|| self.find_orphans(&|copy| copy.is_in_buffers()),
+            "a node whose files are in burst buffers does not answer whether it has them still",
+            "`tidepool status --cluster` shows which: end it, or have it go on, and repeat this",
+        )
     }
 
     /// Brings files in burst buffers to the PFS whose nodes are gone; an error where one stays. One
@@ -268,7 +278,7 @@ impl Cluster {
         forgets_missing: bool,
         go_on: &dyn Fn() -> bool,
     ) -> Result<Vec<ForgottenFile>> {
-        self.wait_until_owners_are_known(go_on)?;
+        let known = self.wait_until_owners_are_known(go_on);
         let is_due = |copy: &Arc<HeldCopy>| copy.is_in_buffers() && self.is_gone(copy);
         let mut forgotten = Vec::new();
         let mut stay: Vec<(PathBuf, String)> = Vec::new();
@@ -291,7 +301,7 @@ impl Cluster {
                 std::thread::sleep(LOOK_INTERVAL);
             }
         }
-        let Some((path, reason)) = stay.first() else { return Ok(forgotten) };
+        let Some((path, reason)) = stay.first() else { return known.map(|()| forgotten) };
         let detail = format!(
             "{} of nodes that are gone stay in burst buffers, such as {}: {reason}",
             if stay.len() == 1 { "1 file".to_owned() } else { format!("{} files", stay.len()) },
@@ -339,13 +349,4 @@ impl Cluster {
             "mend what is said and repeat this; where the file was moved, open it by its new name",
         ))
     }
-}
-
-/// Whether the file that has the name by now has the bytes of a copy in burst buffers: this node
-/// put it there, and ended before that was noted.
-fn is_placed(core: &Core, content: &Content, path: &Path) -> std::result::Result<bool, String> {
-    let Bytes::Buffers(owe, owed) = &content.bytes else { return Ok(false) };
-    let Some(place) = Place::find(core, path)? else { return Ok(false) };
-    let there = place.open_if(|_| true)?;
-    there.map_or(Ok(false), |there| owed.is_in(owe, &*there))
 }

@@ -15,7 +15,6 @@ use tidepool_buffer::client::{Client, Keep};
 use tidepool_buffer::key::LAST_BLOCK;
 use tidepool_buffer::placement::Placement;
 use tidepool_cluster::NodeName;
-use tidepool_pfs::LowerFile;
 
 use super::message::{Owe, path_of};
 use super::owing::{place_of, told_key};
@@ -84,59 +83,6 @@ impl OwedFile {
         let mut written = WrittenBack::new(core, &*lower);
         let wait_until_wanted = |limit| self.wait_until_wanted(limit);
         let mut writing = Writing::begin(core, &wait_until_wanted);
-        self.for_each_packet(owe, |start, mut bytes| {
-            let end = start + bytes.len() as u64;
-            while !bytes.is_empty() {
-                let (now, rest) = bytes.split_at(writing.next(bytes.len() as u64) as usize);
-                let at = end - bytes.len() as u64;
-                file.write_all_at(now, at).map_err(|error| failed(error.to_string()))?;
-                written.next(at, now).map_err(|error| failed(error.to_string()))?;
-                bytes = rest;
-            }
-            Ok(true)
-        })?;
-        written.end().map_err(|error| failed(error.to_string()))
-    }
-
-    /// Whether a file has its bytes, and no others.
-    pub fn is_in(&self, owe: &Owe, file: &dyn LowerFile) -> Result<bool, String> {
-        let size = file.version().map_err(|error| error.to_string())?.size;
-        if size != owe.length {
-            return Ok(false);
-        }
-        let has = |start: u64, bytes: &[u8]| {
-            let mut there = vec![0; bytes.len()];
-            let read = file.look_at(start, &mut there).map_err(|error| error.to_string())?;
-            Ok::<_, String>(there[..read] == *bytes)
-        };
-        let zeros = vec![0; owe.packet_bytes as usize];
-        let is_hole = |range: std::ops::Range<u64>| {
-            let mut at = range.start;
-            while at < range.end {
-                let length = (range.end - at).min(zeros.len() as u64);
-                if !has(at, &zeros[..length as usize])? {
-                    return Ok(false);
-                }
-                at += length;
-            }
-            Ok::<_, String>(true)
-        };
-        let mut end = 0;
-        let are_equal = self.for_each_packet(owe, |start, bytes| {
-            let is_equal = is_hole(end..start)? && has(start, bytes)?;
-            end = start + bytes.len() as u64;
-            Ok(is_equal)
-        })?;
-        Ok(are_equal && is_hole(end..owe.length)?)
-    }
-
-    /// Fetches its packets one after the other, and hands on where each begins, as long as `take`
-    /// wants more; whether that was to the end.
-    fn for_each_packet(
-        &self,
-        owe: &Owe,
-        mut take: impl FnMut(u64, &[u8]) -> Result<bool, String>,
-    ) -> Result<bool, String> {
         let parts = owe.packets.iter().flat_map(|(from, upto)| {
             let step = |at: &u64| {
                 let of_block = (at / owe.block_packets + 1) * owe.block_packets;
@@ -155,12 +101,18 @@ impl OwedFile {
                 })?;
                 let start = packet * owe.packet_bytes;
                 let length = owe.length.saturating_sub(start).min(bytes.len() as u64);
-                if !take(start, &bytes[..length as usize])? {
-                    return Ok(false);
+                let mut bytes = &bytes[..length as usize];
+                while !bytes.is_empty() {
+                    let (now, rest) = bytes.split_at(writing.next(bytes.len() as u64) as usize);
+                    let at = start + length - bytes.len() as u64;
+                    file.write_all_at(now, at).map_err(|error| failed(error.to_string()))?;
+                    let cleaned = written.next(at, now);
+                    cleaned.map_err(|error| failed(error.to_string()))?;
+                    bytes = rest;
                 }
             }
         }
-        Ok(true)
+        written.end().map_err(|error| failed(error.to_string()))
     }
 
     /// Has all buffers forget it, whatever was stored of it.

@@ -56,20 +56,12 @@ impl<'a> Place<'a> {
 
     /// Opens the stub of `file` and nothing else. `None` where the name leads elsewhere.
     pub fn open(&self, file: FileKey) -> Result<Option<Arc<dyn LowerFile>>, String> {
-        self.open_if(|found| found == file)
-    }
-
-    /// Opens the file that has the name. `None` where there is none, or it is not wanted.
-    pub fn open_if(
-        &self,
-        is_wanted: impl Fn(FileKey) -> bool,
-    ) -> Result<Option<Arc<dyn LowerFile>>, String> {
         let found = match beneath::regular_file(&self.directory, Path::new(&self.name)) {
             Ok(Some(found)) => found,
             Ok(None) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
             Err(errno) => return Err(failed("opening the stub")(errno)),
         };
-        if !is_wanted(key_of(&found).map_err(failed("looking at the stub"))?) {
+        if key_of(&found).map_err(failed("looking at the stub"))? != file {
             return Ok(None);
         }
         let descriptor = beneath::reopen(&found).map_err(failed("opening the stub"))?;
