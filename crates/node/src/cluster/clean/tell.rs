@@ -184,18 +184,16 @@ impl Cluster {
             if packets.all(|packet| sent.contains_key(&packet)) {
                 continue;
             }
-            // What frees a block waits for its pins, and the PFS may take its time.
-            let bytes = pin[..length].to_vec();
-            drop(pin);
             if self.is_stopping() {
                 return Err("this node ends".to_owned());
             }
-            let is_worth = bytes.len() as u64 <= left;
-            left = left.saturating_sub(bytes.len() as u64);
-            let is_right = if is_worth {
-                has(core, lower, start, &bytes)?
-            } else {
-                segment.evict_block(block)
+            // What frees a block waits for its pins, and the PFS may take its time.
+            let copied = (length as u64 <= left).then(|| pin[..length].to_vec());
+            drop(pin);
+            left = left.saturating_sub(length as u64);
+            let is_right = match copied {
+                Some(bytes) => has(core, lower, start, &bytes)?,
+                None => segment.evict_block(block),
             };
             if !is_right {
                 return Ok(false);
@@ -219,13 +217,10 @@ impl Cluster {
             if failed.is_some() || self.is_stopping() {
                 return false;
             }
-            match lower.look_at(packet * PACKET_BYTES, &mut buffer) {
-                Ok(length) => {
-                    core.counters.pfs_read_bytes.add(length as u64);
-                    self.digest(&buffer[..length]) == *digest
-                }
-                Err(error) => {
-                    failed = Some(error.to_string());
+            match look(core, lower, packet * PACKET_BYTES, &mut buffer) {
+                Ok(length) => self.digest(&buffer[..length]) == *digest,
+                Err(reason) => {
+                    failed = Some(reason);
                     false
                 }
             }
@@ -237,9 +232,15 @@ impl Cluster {
 /// Whether the PFS has these bytes of a file at this place.
 fn has(core: &Core, lower: &dyn LowerFile, offset: u64, bytes: &[u8]) -> Result<bool, String> {
     let mut there = vec![0; bytes.len()];
-    let length = lower.look_at(offset, &mut there).map_err(|error| error.to_string())?;
-    core.counters.pfs_read_bytes.add(length as u64);
+    let length = look(core, lower, offset, &mut there)?;
     Ok(there[..length] == *bytes)
+}
+
+/// Reads from the PFS what it has now; how much there is.
+fn look(core: &Core, lower: &dyn LowerFile, offset: u64, into: &mut [u8]) -> Result<usize, String> {
+    let length = lower.look_at(offset, into).map_err(|error| error.to_string())?;
+    core.counters.pfs_read_bytes.add(length as u64);
+    Ok(length)
 }
 
 /// Whether the last change of a file is some time ago, by the clock of the PFS.
