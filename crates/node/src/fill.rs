@@ -274,6 +274,13 @@ impl Job {
         buffer: &mut [u8],
         length: usize,
     ) -> Result<Option<Level>> {
+        if let Some(owed) = self.cached.owed() {
+            // Never from the PFS, which has a stub or a part of it.
+            let is_whole = core.cluster().is_some_and(|cluster| {
+                cluster.fetch_owed(core, owed, offset, &mut buffer[..length])
+            });
+            return Ok(is_whole.then_some(Level::Peer));
+        }
         let is_from_memory = self.ask_peers(core, &mut buffer[..length])
             || self.ask_buffers(core, offset, &mut buffer[..length]);
         let (read, level) = match is_from_memory {

@@ -284,7 +284,7 @@ impl FileService for Node {
 
     fn open(&self, request: OpenRequest) -> Result<Arc<dyn OpenFile>> {
         let reads = request.access.reads();
-        let handle = self.open_handle(request)?;
+        let handle = self.open_handle_for(request, true)?;
         if reads && !handle.is_of_probe() {
             self.core.counters.reading_opens.add(1);
         }

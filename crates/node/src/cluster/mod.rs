@@ -15,6 +15,7 @@
 //! * `spread`: files brought in by the owners of their splits.
 //! * `hand_on`: what a node that goes has others bring in.
 //! * `recall`: files in the memory of one node alone that are opened on another.
+//! * `owed_reads`: the same, read there before the PFS has them.
 //! * `copies`: files in memory alone of which other nodes hold copies.
 //! * `buffers`: burst buffers of other nodes.
 //! * `splits`: where schedulers are to have a file read.
@@ -28,7 +29,8 @@
 //! 2. A block counts as received only after its holder confirmed, when all bytes had arrived, that
 //!    it still is what it was when it was sent. The store may write a block in place, and what was
 //!    queued in a socket follows the page.
-//! 3. The receiver asks the PFS for the version after that, as after a read from the PFS.
+//! 3. The receiver asks the PFS for the version after that, as after a read from the PFS; not for
+//!    what the PFS does not have yet (`owed_reads`).
 //! 4. No bytes go between nodes of which one did not prove to the other that both see the same
 //!    files by the same inode numbers.
 //! 5. No lock of a file is held while another node is waited for, but the shared gate of a fill,
@@ -45,6 +47,7 @@ mod hand_on;
 mod holdings;
 mod join;
 mod measure;
+pub(crate) mod owed_reads;
 mod provider;
 pub(crate) mod recall;
 mod removed;
@@ -79,6 +82,8 @@ use copies::FileCopies;
 use holdings::Holdings;
 use join::Proofs;
 use measure::Measuring;
+use owed_reads::give::Given;
+use owed_reads::take::Taken;
 use recall::Recalls;
 use sight::Sight;
 use start::Addresses;
@@ -105,6 +110,9 @@ pub struct Cluster {
     sight: Sight,
     measuring: Measuring,
     recalls: Arc<Recalls>,
+    /// Reads of files that this node owes, and of those that others owe.
+    pub(crate) given: Given,
+    pub(crate) taken: Taken,
     /// Copies of memory-only files, here and elsewhere.
     pub(crate) copies: FileCopies,
     buffers: Buffers,
@@ -173,6 +181,7 @@ impl Cluster {
         self.signal.raise();
         self.copies.stop();
         self.clean.stop();
+        self.given.close();
         // Its connections end with what they are doing, for which they may look at it.
         let server = self.server.lock().take();
         drop(server);

@@ -8,7 +8,7 @@ use tidepool_cluster::NodeName;
 use tidepool_peer::{Block, BlockRequest, Bytes, Refusal, Service};
 
 use super::shared::Shared;
-use super::{Cluster, measure, threads};
+use super::{Cluster, measure, owed_reads, threads};
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
 use crate::file::state::FileState;
@@ -175,13 +175,15 @@ impl Service for Provider {
         if measure::is_of_measurement(request) {
             return cluster.measurement_block(request);
         }
-        let asked = cluster.asked(from, request)?;
-        let core = asked.core.clone();
+        let core = cluster.core.upgrade().ok_or(Refusal::Busy)?;
         let queued_bytes_max = (core.config.capacity_bytes / QUEUED_SHARE).max(QUEUED_BYTES_MIN);
         if cluster.queued_bytes() > queued_bytes_max {
             return Err(Refusal::Busy);
         }
-        let block = cluster.give(asked, request.may_fill, working)?;
+        let block = match owed_reads::is_of_token(request) {
+            true => cluster.owed_block(from, request)?,
+            false => cluster.give(cluster.asked(from, request)?, request.may_fill, working)?,
+        };
         cluster.counts.served.add(1);
         core.counters.peer_served_bytes.add(request.length.into());
         Ok(block)

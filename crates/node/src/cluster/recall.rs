@@ -206,6 +206,7 @@ fn answer_member(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Answer {
         let is_given_up = cluster.copies.was_given_up(shared.id(&core));
         return if is_given_up { Answer::OtherStart } else { Answer::NotHeld };
     };
+    cluster.given.note_asked(file.id);
     let (answer, running) = cluster.recalls.ask(file.id);
     if let Some(running) = running {
         tracing::info!(inode = file.id.inode, %from, "a file in memory alone is opened elsewhere");
@@ -303,7 +304,7 @@ impl Cluster {
     }
 
     /// Why a holder is not worth asking, where that is known.
-    pub(super) fn why_not_asked(&self, holder: &NodeName) -> Option<String> {
+    pub(crate) fn why_not_asked(&self, holder: &NodeName) -> Option<String> {
         let is_alive = self.members.lock().is_alive(holder);
         // Members are met within the first moments.
         let is_early = self.started.elapsed() < SILENCE;

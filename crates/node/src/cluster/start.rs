@@ -205,6 +205,8 @@ impl Cluster {
             sight: Default::default(),
             measuring: Default::default(),
             recalls: Default::default(),
+            given: Default::default(),
+            taken: Default::default(),
             copies: Default::default(),
             buffers: Default::default(),
             clean: Default::default(),

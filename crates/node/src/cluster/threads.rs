@@ -15,7 +15,7 @@ use tidepool_peer::datagram::{Opener, Sealer};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::etcd::Etcd;
-use super::{Cluster, buffers, clean, copies, measure, recall, spread};
+use super::{Cluster, buffers, clean, copies, measure, owed_reads, recall, spread};
 
 /// First byte of a request: about locations, about the file by which a node is known, or for its
 /// facts and counters.
@@ -37,6 +37,9 @@ const RECALL: u8 = 7;
 const COPIES: u8 = 8;
 /// About the burst buffer.
 const BUFFERS: u8 = 9;
+
+/// About reads of files that the PFS does not have yet.
+const OWED_READS: u8 = 10;
 
 /// Longest datagram.
 const DATAGRAM_BYTES_MAX: usize = 2048;
@@ -94,6 +97,11 @@ pub fn about_buffers(message: &[u8]) -> Vec<u8> {
     [&[BUFFERS], message].concat()
 }
 
+/// A question about reads of a file that the PFS does not have yet.
+pub fn about_owed_reads(request: &[u8]) -> Vec<u8> {
+    [&[OWED_READS], request].concat()
+}
+
 /// A request for facts and counters.
 pub fn about_status() -> Vec<u8> {
     vec![STATUS]
@@ -136,6 +144,7 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
         Some((&RECALL, request)) => recall::answer(cluster, from, request),
         Some((&COPIES, message)) => copies::answer(cluster, from, message),
         Some((&BUFFERS, message)) => buffers::answer(cluster, from, message),
+        Some((&OWED_READS, request)) => owed_reads::give::answer(cluster, from, request),
         _ => Vec::new(),
     }
 }
@@ -331,6 +340,7 @@ fn run_looks(cluster: &Cluster) {
     cluster.announce_changes(&core);
     cluster.watch_changes();
     cluster.look_for_buffers();
+    cluster.given.close_idle();
     drop(core);
     let mut waited = Duration::ZERO;
     while !cluster.is_stopping() && waited < LOOK_INTERVAL {

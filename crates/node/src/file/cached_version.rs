@@ -13,6 +13,7 @@ use tidepool_proto::{BytesByLevel, FileId, Level, Result, Version};
 use tidepool_store::{Owner, Segment, Store};
 
 use crate::cluster::clean::{Found, Writing};
+use crate::cluster::owed_reads::take::Owed;
 use crate::server_loads::KnownPlacement;
 use crate::ticket::{Filled, Ticket};
 
@@ -37,6 +38,8 @@ pub struct CachedVersion {
     behind: Mutex<Vec<Weak<CachedVersion>>>,
     racy: AtomicBool,
     memory_only: AtomicBool,
+    /// Where its bytes are, until the PFS has them.
+    owed: Option<Arc<Owed>>,
     lost: AtomicBool,
     client_borrows: AtomicU32,
     read_bytes: AtomicU64,
@@ -86,6 +89,7 @@ impl CachedVersion {
             behind: Mutex::default(),
             racy: AtomicBool::new(false),
             memory_only: AtomicBool::new(false),
+            owed: None,
             lost: AtomicBool::new(false),
             client_borrows: AtomicU32::new(0),
             read_bytes: AtomicU64::new(0),
@@ -222,6 +226,17 @@ impl CachedVersion {
     /// Says whether its bytes exist in memory only.
     pub fn set_memory_only(&self, memory_only: bool) {
         self.memory_only.store(memory_only, Ordering::Release);
+    }
+
+    /// Says that another node owes its bytes; its version is that of the stub.
+    pub fn set_owed(&mut self, owed: Arc<Owed>) {
+        self.set_size(owed.length);
+        self.owed = Some(owed);
+    }
+
+    /// The bytes of another node that it is read from, before the PFS has them; never from there.
+    pub fn owed(&self) -> Option<&Arc<Owed>> {
+        self.owed.as_ref().filter(|owed| !owed.is_handed_over())
     }
 
     /// Whether its bytes were in memory only and are gone.

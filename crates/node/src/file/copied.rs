@@ -48,6 +48,8 @@ struct State {
     confirmed: Option<Instant>,
     /// They are not brought up to date any more: the file has to be written back.
     is_over: bool,
+    /// By which number other nodes read what the file is, until it changes (`cluster::owed_reads`).
+    token: Option<u64>,
 }
 
 /// What the copies lack.
@@ -83,6 +85,7 @@ impl Copied {
             is_up_to_date: false,
             confirmed: None,
             is_over: false,
+            token: None,
         };
         Copied {
             copies,
@@ -119,7 +122,7 @@ impl Copied {
     /// Bytes are about to be written.
     pub fn note_write(&self, range: Range<u64>) {
         let mut state = self.state.lock();
-        state.is_up_to_date = false;
+        (state.is_up_to_date, state.token) = (false, None);
         if !state.is_over {
             state.changed.add(range);
         }
@@ -130,7 +133,7 @@ impl Copied {
         let cut = self.owing.as_ref().map_or(0..0, |owing| owing.cut(bytes));
         let mut state = self.state.lock();
         state.changed.add(cut);
-        state.is_up_to_date = false;
+        (state.is_up_to_date, state.token) = (false, None);
         state.shortest_bytes = state.shortest_bytes.min(bytes);
     }
 
@@ -208,6 +211,29 @@ impl Copied {
         self.state.lock().is_up_to_date
     }
 
+    /// By which number other nodes read the file as it is, and its length; `None` where a sync did
+    /// not promise all of its bytes. It is `fresh` where there is none yet.
+    pub fn token(&self, fresh: impl FnOnce() -> u64) -> Option<(u64, u64)> {
+        let mut state = self.state.lock();
+        if !state.is_up_to_date {
+            return None;
+        }
+        let token = *state.token.get_or_insert_with(fresh);
+        // Nothing was cut since.
+        Some((token, state.shortest_bytes))
+    }
+
+    /// The length of the file while its bytes are those of `token`.
+    pub fn length_of(&self, token: u64) -> Option<u64> {
+        let state = self.state.lock();
+        (state.token == Some(token)).then_some(state.shortest_bytes)
+    }
+
+    /// The number by which other nodes read the file, if any does.
+    pub fn given_token(&self) -> Option<u64> {
+        self.state.lock().token
+    }
+
     /// From now on the promise of a sync is kept by the PFS.
     pub fn end(&self) {
         let mut state = self.state.lock();
@@ -253,9 +279,18 @@ mod tests {
         assert_eq!((lacking.first, lacking.shortest_bytes), (1, 0));
         copied.brought_up_to_date(100_001, 5);
         assert!(copied.lacking().is_none() && copied.is_up_to_date());
+        let (token, length) = copied.token(|| 7).unwrap();
+        assert_eq!((copied.token(|| 8), length), (Some((7, length)), 100_001), "one for its bytes");
+        assert_eq!((copied.length_of(token), copied.length_of(token + 1)), (Some(length), None));
         copied.note_size(7);
+        assert_eq!((copied.token(|| 8), copied.length_of(token)), (None, None), "they are others");
         copied.note_size(50);
         let lacking = copied.lacking().unwrap();
         assert_eq!((lacking.first, lacking.shortest_bytes, lacking.ranges), (5, 7, vec![]));
+        copied.brought_up_to_date(50, 6);
+        let (next, _) = copied.token(|| 8).unwrap();
+        assert_eq!(next, 8);
+        copied.note_write(3..4);
+        assert_eq!((copied.given_token(), copied.length_of(next)), (None, None));
     }
 }

@@ -207,7 +207,8 @@ impl OpenFile for Handle {
     }
 
     fn is_memory_only(&self) -> bool {
-        self.cached().is_memory_only()
+        let cached = self.cached();
+        cached.is_memory_only() || cached.owed().is_some()
     }
 
     fn size(&self) -> Result<u64> {
@@ -317,6 +318,7 @@ impl OpenFile for Handle {
         let eligible = self.read_mode != ReadMode::Bypass
             && !cached.is_invalidated()
             && !cached.is_memory_only()
+            && cached.owed().is_none()
             && cached.admit
             && cached.size() > 0;
         if !eligible || (packed && cached.segment().is_none()) {
@@ -359,6 +361,7 @@ impl Handle {
         let eligible = self.read_mode != ReadMode::Bypass
             && !self.access.writes()
             && !self.cached.is_invalidated()
+            && self.cached.owed().is_none()
             && !self.cached.is_memory_only();
         if !eligible || self.file.inner.lock().writers > 0 {
             return None;

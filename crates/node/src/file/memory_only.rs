@@ -532,6 +532,13 @@ fn become_ordinary(
                 && (whole.size, whole.modified_ns) != (now.size, now.modified_ns)
         })
     };
+    if let (Ok(now), Some(whole), false) = (&version, stub.whole(), seen.changed_amid)
+        && !is_changed(now)
+        && let (Some(copied), Some(cluster)) = (stub.copied(), core.cluster())
+    {
+        // Before anybody is told that the PFS has it.
+        cluster.given.note_written_back(copied, &whole);
+    }
     core.memory_only.remove(cached);
     file.inner.lock().stub = None;
     cached.set_memory_only(false);

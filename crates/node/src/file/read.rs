@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidepool_pfs::Placement;
+use tidepool_pfs::{Placement, asked};
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{BytesByLevel, Error, ErrorKind, Level, ReadMode, ReadOutcome, Result};
 use tidepool_store::BlockPin;
@@ -15,6 +15,7 @@ use super::cached_version::CachedVersion;
 use super::handle::Handle;
 use super::memory_only;
 use crate::block_buffers::AlignedBuffer;
+use crate::cluster::owed_reads::take::Place;
 use crate::fill::BlockSource;
 use crate::fill_pool::Admission;
 use crate::read_ahead::Pattern;
@@ -28,6 +29,9 @@ const SMALL_READ_BYTES: usize = 128 << 10;
 const ATTEMPTS: usize = 3;
 /// The same for bytes that are nowhere else: they only move while somebody changes the file.
 const ATTEMPTS_IN_MEMORY: usize = 10_000;
+
+/// Time after which the bytes that another node owes are asked for again.
+const OWED_PAUSE: Duration = Duration::from_millis(50);
 
 /// Times that a file is read which ends before its length.
 const ATTEMPTS_AT_SHORT_FILE: u32 = 4;
@@ -94,6 +98,12 @@ impl Handle {
             let length = size.saturating_sub(offset).min(asked as u64) as usize;
             let result = self.read_cached_version(cached, offset, length, sink);
             let changed = matches!(&result, Err(error) if error.kind() == ErrorKind::Changed);
+            if changed && let Some(owed) = cached.owed() {
+                match asked::while_another_node_works(|| owed.wait(OWED_PAUSE)) {
+                    Place::Nowhere(reason) => return (Err(owed.error(&reason)), length),
+                    Place::Holder | Place::Pfs => continue,
+                }
+            }
             let latest = cached.latest();
             if changed && latest.number != cached.number {
                 return self.read_to_end(&latest, offset, asked, sink);
@@ -207,7 +217,7 @@ impl Handle {
         }
         let pattern = self.read_ahead.lock().pattern();
         let small = pattern == Pattern::Random && request_bytes <= SMALL_READ_BYTES;
-        if !small || cached.miss_is_hot(block) {
+        if !small || cached.owed().is_some() || cached.miss_is_hot(block) {
             let admission = match pattern {
                 _ if !self.is_worth_keeping() => Admission::Never,
                 Pattern::Sequential => Admission::IfBeneficial,
@@ -272,6 +282,9 @@ impl Handle {
 
     /// Reads from the PFS under the version rule: the bytes are those of `cached` or an error.
     fn read_checked(&self, cached: &CachedVersion, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        if cached.owed().is_some() {
+            return Err(self.changed());
+        }
         let unchanged_by_us = self.file.share_gate();
         let reading = self.core.background.begin_read();
         let read = self.lower.read_current(offset, bytes)?;

@@ -1,5 +1,8 @@
 //! Opens: which cached version a new handle reads, and which files are refused.
 
+mod owed;
+mod recalled;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +12,6 @@ use tidepool_proto::stub::Mark;
 use tidepool_proto::{Access, Error, ErrorKind, OpenRequest, ReadMode, Result, Version};
 use tidepool_store::Owner;
 
-use crate::cluster::recall::Recalled;
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
 use crate::file::handle::{Handle, Opened};
@@ -20,9 +22,8 @@ use crate::metadata_change::NotificationWait;
 use crate::node::Node;
 use crate::striping;
 
-/// How long what another node wrote back may take to show here, and how often it is looked.
-const SHOW_LIMIT: Duration = Duration::from_secs(5);
-const SHOW_INTERVAL: Duration = Duration::from_millis(20);
+use recalled::recalled;
+
 /// How long a node may take for the last steps of a file that it wrote back, how often it is looked
 /// for, and until how long after its last change a file may be such.
 const FINISH_LIMIT: Duration = Duration::from_secs(1);
@@ -35,6 +36,16 @@ struct Wish {
     terms: CacheTerms,
     created: bool,
     truncate: bool,
+    /// It may read what another node has not brought to the PFS yet.
+    may_read_owed: bool,
+}
+
+/// What a look for the mark of a stub led to.
+enum Checked {
+    /// The file has its bytes on the PFS, at this version.
+    At(Version),
+    /// Another node owes them.
+    Owed(Arc<CachedVersion>),
 }
 
 /// On which terms a file is cached: whom the store charges, and whether it may be kept at all.
@@ -69,7 +80,7 @@ impl Node {
     /// now.
     fn cached_version_at(
         &self,
-        file: &FileState,
+        file: &Arc<FileState>,
         lower: &Arc<dyn LowerFile>,
         wish: &Wish,
     ) -> Result<(Arc<CachedVersion>, bool)> {
@@ -99,7 +110,16 @@ impl Node {
                 _ => false,
             };
             if !is_ours {
-                version = self.check_stub(file, lower, wish, version)?;
+                version = match self.check_stub(file, lower, wish, version)? {
+                    Checked::At(version) => version,
+                    Checked::Owed(cached) => {
+                        register(&mut file.inner.lock(), wish.access);
+                        return Ok((cached, false));
+                    }
+                };
+                if wish.access.writes() {
+                    self.settle_owed(&version);
+                }
             }
             let mut inner = file.inner.lock();
             let after = seen(&inner);
@@ -138,18 +158,18 @@ impl Node {
         }
     }
 
-    /// Refuses stubs of bytes that are not here, unless the open empties the file; returns the
-    /// version that the file has then.
+    /// Refuses stubs of bytes that are not here, unless the open empties the file; tells which
+    /// version the file has then, or who owes it.
     fn check_stub(
         &self,
-        file: &FileState,
+        file: &Arc<FileState>,
         lower: &Arc<dyn LowerFile>,
         wish: &Wish,
         version: Version,
-    ) -> Result<Version> {
+    ) -> Result<Checked> {
         let writes = wish.access.writes();
         if wish.created || self.is_known(file, &version) {
-            return Ok(version);
+            return Ok(Checked::At(version));
         }
         match stub::find(&**lower, version.size)? {
             Found::Nothing => return self.unmarked(file, lower, wish, version),
@@ -165,7 +185,7 @@ impl Node {
                 });
                 let name = || memory_only::name_of(&**lower);
                 return match settled {
-                    Ok(false) => lower.version(),
+                    Ok(false) => lower.version().map(Checked::At),
                     Ok(true) => Err(replaced(&name())),
                     Err(reason) => Err(unsettled(&name(), reason)),
                 };
@@ -179,34 +199,41 @@ impl Node {
             // Its bytes come to the PFS first where they can, though nobody wants them: whoever has
             // them must not write them over what comes next.
             Found::Stub(mark) if writes && wish.truncate => {
-                match self.recalled(lower, &mark, &version) {
+                match recalled(&self.core, lower, &mark, &version) {
                     Err(error) if error.kind() == ErrorKind::Lost => {}
-                    other => return other,
+                    other => return other.map(Checked::At),
                 }
                 if !self.empty(lower, &mark, &version)? {
                     return self.check_stub(file, lower, wish, lower.version()?);
                 }
             }
-            Found::Stub(mark) => return self.recalled(lower, &mark, &version),
+            Found::Stub(mark) => {
+                let of = (&mark, &version);
+                let owed = wish.may_read_owed.then(|| self.owed(file, lower, wish.terms, of));
+                if let Some(cached) = owed.flatten() {
+                    return Ok(Checked::Owed(cached));
+                }
+                return recalled(&self.core, lower, &mark, &version).map(Checked::At);
+            }
         }
-        lower.version()
+        lower.version().map(Checked::At)
     }
 
     /// The version of a file without a mark, which was seen at `version` before that was looked
     /// for: a node may have written it back, or taken its mark off, in between.
     fn unmarked(
         &self,
-        file: &FileState,
+        file: &Arc<FileState>,
         lower: &Arc<dyn LowerFile>,
         wish: &Wish,
         version: Version,
-    ) -> Result<Version> {
+    ) -> Result<Checked> {
         if version.size > 0 && !is_fresh(&version) {
-            return Ok(version);
+            return Ok(Checked::At(version));
         }
         let now = lower.version()?;
         if now.agrees_with(&version) || stub::find(&**lower, now.size)? == Found::Nothing {
-            return Ok(now);
+            return Ok(Checked::At(now));
         }
         self.check_stub(file, lower, wish, now)
     }
@@ -234,53 +261,6 @@ impl Node {
         }
     }
 
-    /// Has the node that holds the bytes of a stub write them back; the version that the file has
-    /// then. `Lost` where there is no such node, or it does not.
-    fn recalled(
-        &self,
-        lower: &Arc<dyn LowerFile>,
-        mark: &Mark,
-        version: &Version,
-    ) -> Result<Version> {
-        let lost = |reason: &str| stub::lost_because(&memory_only::name_of(&**lower), mark, reason);
-        let is_known = version.id.device == self.core.pfs.device();
-        let cluster = self.core.cluster().filter(|_| is_known).ok_or_else(|| lost(""))?;
-        let recalled = asked::while_another_node_works(|| {
-            cluster.recall_or_take_copy(&self.core, mark, version, &**lower)
-        });
-        let was_written = recalled == Ok(Recalled::WrittenBack);
-        let begun = Instant::now();
-        loop {
-            let is_replaced = |epoch| cluster.is_replaced(&self.core, (version, epoch), &**lower);
-            if mark.epoch().is_some_and(is_replaced) {
-                return Err(replaced(&memory_only::name_of(&**lower)));
-            }
-            let is_late = begun.elapsed() >= SHOW_LIMIT;
-            let now = lower.version()?;
-            // What is no stub any more has other times, or this is what the client remembers: an
-            // empty file would be read.
-            let is_shown = mark.length == 0 || !now.agrees_with(version);
-            match stub::find(&**lower, now.size)? {
-                Found::Nothing if is_shown => return Ok(now),
-                Found::Finished if is_shown && wait_until_finished(&**lower)? => {}
-                // It was emptied meanwhile, and began anew in memory.
-                Found::Stub(other) if other.node != mark.node => {
-                    return self.recalled(lower, &other, &now);
-                }
-                Found::Remains | Found::Finished if is_shown => {
-                    // A reader may lack the right.
-                    let _ = stub::clear_remains(&**lower);
-                    return lower.version();
-                }
-                // It may have come while this one asked in vain.
-                _ if !was_written => return Err(lost(&recalled.err().unwrap_or_default())),
-                Found::Stub(_) if is_late => return Err(lost("")),
-                _ if !is_late => std::thread::sleep(SHOW_INTERVAL),
-                _ => return Err(not_shown(&memory_only::name_of(&**lower))),
-            }
-        }
-    }
-
     /// Whether something is cached of this very version, which so was no stub. Those of the length
     /// of a stub are looked at each time: marks may come within a tick of the time stamps.
     fn is_known(&self, file: &FileState, version: &Version) -> bool {
@@ -294,8 +274,17 @@ impl Node {
         }) || packed().is_some_and(|(cached, _)| cached.agrees_with(version))
     }
 
-    /// Opens the file behind a descriptor.
+    /// Opens the file behind a descriptor, whose bytes the PFS has then.
     pub(crate) fn open_handle(&self, request: OpenRequest) -> Result<Handle> {
+        self.open_handle_for(request, false)
+    }
+
+    /// The same, where the bytes of a file that is only read may be with another node still.
+    pub(crate) fn open_handle_for(
+        &self,
+        request: OpenRequest,
+        may_read_owed: bool,
+    ) -> Result<Handle> {
         if !request.created {
             self.core.check_open()?;
         }
@@ -314,6 +303,10 @@ impl Node {
             terms: CacheTerms::of(&self.core, rule, request.user_id),
             created: request.created,
             truncate: request.truncate,
+            may_read_owed: may_read_owed
+                && request.access == Access::Read
+                && !(request.created || request.truncate)
+                && modes.0 == ReadMode::TwoLevel,
         };
         let (cached, written_directly) = self.cached_version_at(&file, &lower, &wish)?;
         let modes = if written_directly { (ReadMode::Bypass, modes.1) } else { modes };
@@ -371,17 +364,6 @@ fn replaced(name: &str) -> Error {
 fn unsettled(name: &str, reason: String) -> Error {
     let detail = format!("a copy of {name} is being put in its place: {reason}");
     Error::new(ErrorKind::Changed, "opening a file", detail).remedy("open it again later")
-}
-
-/// The error of an open while the PFS's client tells old times of a file.
-fn not_shown(name: &str) -> Error {
-    let detail = format!(
-        "{name} was just written back by another node, and this node's client of the PFS does not \
-         show it after {} s",
-        SHOW_LIMIT.as_secs()
-    );
-    Error::new(ErrorKind::Changed, "opening a file", detail)
-        .remedy("open it again later; mount the PFS without a cache of attributes")
 }
 
 /// Whether an open at `version` may read `cached`, which is no memory-only one.

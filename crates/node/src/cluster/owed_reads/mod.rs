@@ -1,0 +1,53 @@
+//! Reads of files whose bytes the PFS does not have yet, from the memory of the node that owes
+//! them: an open elsewhere need not wait until the PFS has the whole file.
+//!
+//! The node that owes them gives the bytes that the last sync promised a number, the *token*. It
+//! ends with the next change of a byte ([`Copied`](crate::file::copied::Copied)), so a block that
+//! was sent under a token, and confirmed afterwards, is of these very bytes. Once they are on the
+//! PFS the node remembers with which length and time they came there; where the file still has
+//! these, opens elsewhere go on with it as with any file.
+
+pub mod give;
+pub mod take;
+
+use serde::{Deserialize, Serialize};
+use tidepool_peer::BlockRequest;
+
+/// In the place of the time of change in questions for blocks of a token: no file was changed then.
+const OF_TOKEN: i64 = i64::MIN;
+
+/// What the node that owes a file is asked.
+#[derive(Debug, Serialize, Deserialize)]
+enum Asked {
+    /// For the token of a file.
+    Begin {
+        /// See [`Shared::words`](super::shared::Shared::words).
+        file: [u64; 2],
+        /// Which start of the node its mark names.
+        node: String,
+    },
+    /// What the bytes of a token became.
+    End {
+        /// The token.
+        token: u64,
+    },
+}
+
+/// The bytes that a node owes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Begun {
+    token: u64,
+    length: u64,
+}
+
+/// What a file was right after its bytes came to the PFS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    length: u64,
+    modified_ns: i64,
+}
+
+/// Whether a block is asked for of a file that is owed.
+pub fn is_of_token(request: &BlockRequest) -> bool {
+    request.version[2] == OF_TOKEN
+}

@@ -1,0 +1,328 @@
+//! Tests of reads of files that another node owes to the PFS, before the PFS has them.
+
+mod support;
+
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use support::hooked::{Call, Hooks, inode};
+use support::nodes::*;
+use support::{content, read_all};
+use tidepool_proto::config::BufferConfig;
+use tidepool_proto::stub::STUB_ATTRIBUTE;
+use tidepool_proto::{
+    Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, Result, WriteMode,
+};
+
+const LENGTH: usize = 4 * BLOCK as usize + 77;
+/// Who reads, and who writes over the PFS of the test.
+const READER: usize = 0;
+const WRITER: usize = 1;
+
+/// Nodes that write by `alw`, and a PFS that takes no bytes of some files while they are held.
+struct Cluster {
+    nodes: Nodes,
+    held: Arc<Held>,
+    _disks: tempfile::TempDir,
+}
+
+#[derive(Default)]
+struct Held {
+    /// Inodes that no bytes are written to.
+    inodes: Mutex<Vec<u64>>,
+    changed: Condvar,
+    /// Writes to them fail.
+    fails: AtomicBool,
+}
+
+impl Held {
+    fn pass(&self, inode: u64) -> Result<()> {
+        let mut inodes = self.inodes.lock().unwrap();
+        while inodes.contains(&inode) {
+            if self.fails.load(Ordering::SeqCst) {
+                let full = std::io::Error::from_raw_os_error(libc::ENOSPC);
+                return Err(Error::pfs("writing", full));
+            }
+            inodes = self.changed.wait(inodes).unwrap();
+        }
+        Ok(())
+    }
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let (hooks, held) = (Arc::<Hooks>::default(), Arc::<Held>::default());
+        let disks = tempfile::tempdir().unwrap();
+        let passing = held.clone();
+        hooks.set(move |call, make| {
+            if call == Call::Write {
+                passing.pass(inode())?;
+            }
+            make()
+        });
+        let nodes = Nodes::hooked(3, &hooks, |config| {
+            config.write_mode = WriteMode::Alw;
+            let name = config.cluster.as_ref().and_then(|it| it.node_name.clone()).unwrap();
+            let directory = Some(disks.path().join(name));
+            let memory_bytes = 64 << 20;
+            let buffer =
+                BufferConfig { memory_bytes, directory, disk_bytes: 1 << 30, address: None };
+            config.buffer = Some(buffer);
+        });
+        nodes.wait_joined();
+        let cluster = Cluster { nodes, held, _disks: disks };
+        until("the buffers are known", || {
+            let probe = cluster.create("probe", &content(1, 10));
+            let is_stub = cluster.is_stub("probe");
+            drop(probe);
+            std::fs::remove_file(cluster.nodes.pfs("probe")).unwrap();
+            is_stub
+        });
+        cluster
+    }
+
+    /// Begins a file, whose bytes the PFS does not take.
+    fn begin(&self, name: &str) -> Arc<dyn OpenFile> {
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).mode(0o640);
+        let file = options.open(self.nodes.pfs(name)).unwrap();
+        if name != "probe" {
+            self.held.inodes.lock().unwrap().push(file.metadata().unwrap().ino());
+        }
+        let request = OpenRequest {
+            access: Access::ReadWrite,
+            created: true,
+            ..OpenRequest::to_read(file.into(), 0)
+        };
+        self.nodes.nodes[WRITER].open(request).unwrap()
+    }
+
+    /// The same with these bytes in it, all promised.
+    fn create(&self, name: &str, bytes: &[u8]) -> Arc<dyn OpenFile> {
+        let file = self.begin(name);
+        file.write_at(0, bytes).unwrap();
+        file.sync(false).unwrap();
+        file
+    }
+
+    /// From now on the PFS takes all bytes.
+    fn release(&self) {
+        self.held.inodes.lock().unwrap().clear();
+        self.held.changed.notify_all();
+    }
+
+    fn is_stub(&self, name: &str) -> bool {
+        let got = rustix::fs::getxattr(self.nodes.pfs(name), STUB_ATTRIBUTE, &mut [0; 64]);
+        got.is_ok() || matches!(got, Err(rustix::io::Errno::RANGE))
+    }
+
+    fn open(&self, name: &str) -> Arc<dyn OpenFile> {
+        self.nodes.open(READER, name)
+    }
+
+    fn memory_only_files(&self) -> u64 {
+        self.nodes.nodes[WRITER].status().memory_only_files
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+fn read(file: &dyn OpenFile, offset: u64, length: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    let read = file.read_at(offset, &mut bytes)?.bytes;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+#[test]
+fn a_file_is_read_elsewhere_before_the_pfs_has_it_and_stays_in_memory_there() {
+    let cluster = Cluster::new();
+    let mut bytes = content(1, LENGTH);
+    // With a hole of more than a block.
+    bytes[BLOCK as usize..3 * BLOCK as usize].fill(0);
+    let writer = cluster.begin("file");
+    writer.write_at(0, &bytes[..BLOCK as usize]).unwrap();
+    writer.write_at(3 * BLOCK, &bytes[3 * BLOCK as usize..]).unwrap();
+    writer.flush().unwrap();
+    drop(writer);
+    let (first, second) = (cluster.open("file"), cluster.open("file"));
+    assert_eq!((first.size().unwrap(), first.is_memory_only()), (LENGTH as u64, true));
+    assert!(read(&*first, 0, LENGTH).unwrap() == bytes);
+    assert!(
+        read(&*second, BLOCK + 5, 3 * BLOCK as usize).unwrap()[..]
+            == bytes[BLOCK as usize + 5..][..3 * BLOCK as usize]
+    );
+    assert!(cluster.is_stub("file"), "the PFS does not have it");
+    assert_eq!(cluster.nodes.pfs_read_bytes(READER), 0);
+    cluster.release();
+    until("the PFS has it", || !cluster.is_stub("file"));
+    assert!(std::fs::read(cluster.nodes.pfs("file")).unwrap() == bytes);
+    until("they go on with the file", || !first.is_memory_only() && !second.is_memory_only());
+    let third = cluster.open("file");
+    for open in [&first, &second, &third] {
+        assert!(read_all(&**open).unwrap().0 == bytes);
+        assert_eq!(open.version(), third.version());
+    }
+    assert_eq!(cluster.nodes.pfs_read_bytes(READER), 0, "what came from there is kept");
+}
+
+#[test]
+fn an_open_that_has_read_some_never_goes_on_with_other_bytes() {
+    let cluster = Cluster::new();
+    let others: Vec<_> =
+        (0..4).map(|at| cluster.create(&format!("{at}"), &content(at, LENGTH))).collect();
+    // They hold up all turns to be written back for other nodes: this one stays where it is.
+    let opens: Vec<_> = (0..4).map(|at| cluster.open(&format!("{at}"))).collect();
+    let bytes = content(9, LENGTH);
+    let writer = cluster.create("file", &bytes);
+    let open = cluster.open("file");
+    assert!(read(&*open, 0, 10).unwrap() == bytes[..10]);
+    writer.write_at(2 * BLOCK, b"later").unwrap();
+    let error = read(&*open, 2 * BLOCK, 5).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Changed, "{error}");
+    writer.sync(false).unwrap();
+    assert!(read(&*open, 2 * BLOCK, 5).is_err(), "also once they are promised");
+    let again = cluster.open("file");
+    assert_eq!(read(&*again, 2 * BLOCK, 5).unwrap(), b"later");
+    writer.set_size(7).unwrap();
+    assert!(read(&*again, 3 * BLOCK, 5).is_err());
+    drop((opens, others));
+}
+
+#[test]
+fn bytes_that_no_sync_promised_are_waited_for() {
+    let cluster = Cluster::new();
+    let bytes = content(5, LENGTH);
+    let writer = cluster.create("file", &bytes);
+    writer.write_at(0, b"unpromised").unwrap();
+    let opened = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| {
+            let open = cluster.open("file");
+            opened.store(true, Ordering::SeqCst);
+            read(&*open, 0, LENGTH).unwrap()
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(!opened.load(Ordering::SeqCst), "they could be lost after they were read");
+        cluster.release();
+        let read = opening.join().unwrap();
+        assert!(read[..10] == *b"unpromised" && read[10..] == bytes[10..]);
+    });
+}
+
+#[test]
+fn changes_right_after_the_pfs_has_a_file_never_mix_with_what_was_read_before() {
+    let cluster = Cluster::new();
+    let (mut whole, mut refused) = (0, 0);
+    for round in 0..12 {
+        let name = format!("{round}");
+        let old = content(round, LENGTH);
+        let writer = cluster.create(&name, &old);
+        let open = cluster.open(&name);
+        assert!(read(&*open, 0, BLOCK as usize).unwrap() == old[..BLOCK as usize]);
+        let new = vec![0xee; LENGTH];
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| writer.write_at(0, &new).unwrap());
+            if round % 3 == 0 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            cluster.release();
+            if round % 2 == 0 {
+                writing.join().unwrap();
+            }
+            match read(&*open, 0, LENGTH) {
+                Ok(read) if read == old => whole += 1,
+                Ok(_) => panic!("round {round}: two versions"),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Changed, "{error}");
+                    refused += 1;
+                }
+            }
+        });
+        writer.sync(false).unwrap();
+        assert!(cluster.nodes.read(READER, &name).0 == new);
+    }
+    assert_eq!(whole + refused, 12);
+}
+
+#[test]
+fn a_file_that_a_full_pfs_does_not_take_is_read_elsewhere() {
+    let cluster = Cluster::new();
+    cluster.held.fails.store(true, Ordering::SeqCst);
+    let bytes = content(6, LENGTH);
+    drop(cluster.create("file", &bytes));
+    let open = cluster.open("file");
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(read(&*open, 0, LENGTH).unwrap() == bytes);
+    assert!(cluster.is_stub("file"));
+    cluster.release();
+    until("it goes on with the file", || !open.is_memory_only());
+    assert!(std::fs::read(cluster.nodes.pfs("file")).unwrap() == bytes);
+    assert!(read_all(&*open).unwrap().0 == bytes);
+}
+
+#[test]
+fn a_file_that_is_removed_is_read_to_its_end_and_then_let_go() {
+    let cluster = Cluster::new();
+    let bytes = content(7, LENGTH);
+    drop(cluster.create("file", &bytes));
+    let open = cluster.open("file");
+    let id = open.version().id;
+    std::fs::remove_file(cluster.nodes.pfs("file")).unwrap();
+    for node in [READER, WRITER] {
+        cluster.nodes.nodes[node].removed(id);
+    }
+    assert!(read(&*open, 0, LENGTH).unwrap() == bytes);
+    cluster.release();
+    until("it is let go", || cluster.memory_only_files() == 0);
+    assert!(read_all(&*open).unwrap().0 == bytes);
+}
+
+#[test]
+fn where_the_node_that_owes_a_file_dies_its_readers_are_told_and_nothing_is_lost() {
+    let cluster = Cluster::new();
+    let bytes = content(8, LENGTH);
+    let writer = cluster.create("file", &bytes);
+    let (some, none) = (cluster.open("file"), cluster.open("file"));
+    assert!(read(&*some, 0, 9).unwrap() == bytes[..9]);
+    cluster.nodes.nodes[WRITER].stop();
+    cluster.release();
+    for open in [some, none] {
+        match read(&*open, BLOCK, LENGTH) {
+            Ok(read) => assert!(read == bytes[BLOCK as usize..]),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Changed, "{error}"),
+        }
+    }
+    until("the copy is in its place", || !cluster.is_stub("file"));
+    assert!(cluster.nodes.read(READER, "file").0 == bytes);
+    drop(writer);
+}
+
+#[test]
+fn a_writer_elsewhere_waits_for_the_pfs_and_readers_of_its_node_go_on() {
+    let cluster = Cluster::new();
+    let bytes = content(3, LENGTH);
+    drop(cluster.create("file", &bytes));
+    let reader = cluster.open("file");
+    assert!(read(&*reader, 0, 9).unwrap() == bytes[..9]);
+    std::thread::scope(|scope| {
+        let open = || cluster.nodes.try_open(READER, "file", Access::ReadWrite).unwrap();
+        let opening = scope.spawn(open);
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(cluster.is_stub("file"));
+        cluster.release();
+        let writer = opening.join().unwrap();
+        writer.write_at(BLOCK, b"new").unwrap();
+        writer.sync(false).unwrap();
+    });
+    let found = read(&*reader, 0, LENGTH).unwrap();
+    assert!(found[..BLOCK as usize] == bytes[..BLOCK as usize]);
+    assert_eq!(found[BLOCK as usize..][..3], *b"new", "as readers of one node follow it");
+}
