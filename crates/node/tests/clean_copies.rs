@@ -3,13 +3,14 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::net::TcpListener;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::content;
 use support::hooked::{Call, Hooks, inode};
@@ -106,9 +107,15 @@ impl Cluster {
         self.fetched_bytes() - before
     }
 
-    /// Until all of a file, written on the first node, comes from burst buffers on another one.
+    /// Until all of a file, written on the first node, comes from burst buffers on another one. It
+    /// is written again now and then: a buffer that takes long to answer ends the copies of a file.
     fn wait_for_copies(&self, node: usize, name: &str, expected: &[u8]) {
+        let written = Cell::new(Instant::now());
         until("it comes from burst buffers", || {
+            if written.get().elapsed() > Duration::from_secs(10) {
+                self.write(0, name, expected);
+                written.set(Instant::now());
+            }
             self.read_anew(node, name, expected) == expected.len() as u64
         });
     }

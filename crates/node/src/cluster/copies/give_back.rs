@@ -17,7 +17,7 @@ use super::claim::Taker;
 use super::held::{Content, HeldCopy};
 use super::message::{Asked, GiveBack, path_of};
 use super::pass::is_beside;
-use super::place::{Whereabouts, found_beside, leads_elsewhere, whereabouts};
+use super::place::{Whereabouts, found_beside, is_placed, leads_elsewhere, whereabouts};
 use super::replace::Replaced;
 use crate::cluster::recall::{Answer, NotRecalled, Recalled};
 use crate::cluster::{Cluster, threads};
@@ -122,6 +122,11 @@ impl Cluster {
                     break;
                 }
                 Replaced::Over | Replaced::Promised => break,
+                // Right before this node was killed.
+                Replaced::Nameless if self.is_in_place(core, copy, &path)? => {
+                    self.copies.note_put_in_place(copy.epoch);
+                    break;
+                }
                 Replaced::Nameless if self.was_placed(&copy.holders, copy.epoch) => break,
                 Replaced::Nameless if copy.path() == path => {
                     match self.found_elsewhere(core, copy, &path)? {
@@ -135,6 +140,20 @@ impl Cluster {
         }
         self.copies.held.drop_copy(copy);
         Ok(())
+    }
+
+    /// Whether the copy that an earlier start of this node was about to put in the place of its file
+    /// is there.
+    fn is_in_place(
+        &self,
+        core: &Core,
+        copy: &HeldCopy,
+        path: &Path,
+    ) -> std::result::Result<bool, String> {
+        let Some(placing) = copy.placing() else { return Ok(false) };
+        let of = (copy.file, copy.epoch);
+        self.settle_copy_at(core, of, path)?;
+        Ok(is_placed(core, path, (placing, of)))
     }
 
     /// Where a file is that is not at `path`; `None` where it was removed.

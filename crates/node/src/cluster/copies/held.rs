@@ -314,6 +314,13 @@ impl HeldCopy {
         (!state.is_dropped).then(|| Some((file.told()?, reason)))?
     }
 
+    /// Of a file in burst buffers: the file that was about to take its place, if one was.
+    pub fn placing(&self) -> Option<FileKey> {
+        let state = self.state.lock();
+        let Kept::Buffers(file) = &state.kept else { return None };
+        file.placing()
+    }
+
     /// Whether its bytes are in burst buffers.
     pub fn is_in_buffers(&self) -> bool {
         matches!(self.state.lock().kept, Kept::Buffers(_))

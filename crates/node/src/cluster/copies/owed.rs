@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use tidepool_buffer::client::{Client, Keep};
 use tidepool_buffer::key::LAST_BLOCK;
 use tidepool_buffer::placement::Placement;
-use tidepool_cluster::NodeName;
+use tidepool_cluster::{FileKey, NodeName};
 
 use super::message::{Owe, path_of};
 use super::owing::{place_of, told_key};
@@ -26,9 +26,42 @@ use crate::file::background::Writing;
 use crate::file::write_back::WrittenBack;
 
 /// First byte of what is kept of a file, before the rest: another release may tell more.
-const FORM: u8 = 1;
+const FORM: u8 = 2;
+/// That of the release before, which did not tell of a [`Kept::placing`].
+const FORM_BEFORE: u8 = 1;
 /// Packets that are read at a time.
 const TOGETHER: u64 = 16;
+
+/// What is on the disk of a file.
+struct Kept {
+    owe: Owe,
+    /// The file with its bytes that was about to take its place: where that is there, and this node
+    /// was killed, it did.
+    placing: Option<FileKey>,
+}
+
+impl Kept {
+    fn bytes(&self) -> Result<Vec<u8>, String> {
+        let placing = self.placing.map(|key| [key.inode, key.generation]);
+        let mut bytes = vec![FORM];
+        for part in [postcard::to_stdvec(&self.owe), postcard::to_stdvec(&placing)] {
+            bytes.extend(part.map_err(|error| error.to_string())?);
+        }
+        Ok(bytes)
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (form, rest) = bytes.split_first()?;
+        let (owe, rest) = postcard::take_from_bytes::<Owe>(rest).ok()?;
+        let placing = match *form {
+            FORM_BEFORE => None,
+            FORM => postcard::from_bytes::<Option<[u64; 2]>>(rest).ok()?,
+            _ => return None,
+        };
+        let placing = placing.map(|[inode, generation]| FileKey { inode, generation });
+        Some(Kept { owe, placing }).filter(|kept| is_sound(&kept.owe))
+    }
+}
 
 /// A file in burst buffers.
 pub struct OwedFile {
@@ -40,6 +73,8 @@ pub struct OwedFile {
     /// time.
     telling: Mutex<()>,
     told: Mutex<Option<Owe>>,
+    /// See [`Kept::placing`].
+    placing: Mutex<Option<FileKey>>,
     /// Whether somebody waits for it.
     wanted: (Mutex<bool>, Condvar),
 }
@@ -53,6 +88,28 @@ impl OwedFile {
     /// What is told now is on the disk.
     pub fn set_told(&self, owe: &Owe) {
         *self.told.lock() = Some(owe.clone());
+    }
+
+    /// Notes, on the disk, which file is about to take its place. Where that is not to be, it only
+    /// is not known after this node was killed in that moment.
+    pub fn note_placing(&self, core: &Core, owe: &Owe, file: FileKey) {
+        let Some(buffer) = &core.burst_buffer else { return };
+        let _telling = self.telling.lock();
+        *self.placing.lock() = Some(file);
+        let kept = Kept { owe: owe.clone(), placing: Some(file) };
+        let noted = kept.bytes().and_then(|bytes| {
+            let key = told_key(self.epoch);
+            let put = buffer.local().put(&key.block, &[(key.packet, &bytes)], Keep::Durable);
+            put.map_err(|error| error.to_string())
+        });
+        if let Err(reason) = noted {
+            tracing::debug!(reason, "it is not noted which file takes the place of a stub");
+        }
+    }
+
+    /// The file that was about to take its place.
+    pub fn placing(&self) -> Option<FileKey> {
+        *self.placing.lock()
     }
 
     /// Somebody waits for it, from now on.
@@ -148,6 +205,9 @@ impl Cluster {
         }
         let file = copy.in_buffers().ok_or("its copy was given back")?;
         let _telling = file.telling.lock();
+        if copy.is_closed() {
+            return Err("its copy was given back".to_owned()); // while this waited
+        }
         match &file.told() {
             Some(before) if before.number > owe.number => {
                 return Err("it was told of this file later".to_owned());
@@ -155,8 +215,7 @@ impl Cluster {
             Some(before) if *before == owe => return Ok(()),
             _ => {}
         }
-        let mut kept = vec![FORM];
-        kept.extend(postcard::to_stdvec(&owe).map_err(|error| error.to_string())?);
+        let kept = Kept { owe: owe.clone(), placing: None }.bytes()?;
         let key = told_key(owe.epoch);
         buffer.local().put(&key.block, &[(key.packet, &kept)], Keep::Durable).map_err(|error| {
             // One of which nothing was told answers for nothing.
@@ -175,6 +234,7 @@ impl Cluster {
             client,
             telling: Mutex::default(),
             told: Mutex::default(),
+            placing: Mutex::default(),
             wanted: Default::default(),
         })
     }
@@ -196,10 +256,7 @@ impl Cluster {
             let found = client.get(&key.block, &[key.packet]).map_err(|error| error.to_string());
             let answered = found.and_then(|mut packets| {
                 let kept = packets.pop().flatten().ok_or("it is not there")?;
-                let (form, rest) = kept.split_first().ok_or("it is empty")?;
-                let owe = postcard::from_bytes::<Owe>(rest).ok().filter(|_| *form == FORM);
-                let owe = owe.filter(is_sound).ok_or("another release wrote it")?;
-                self.answer_again(core, owe)
+                self.answer_again(core, Kept::read(&kept).ok_or("another release wrote it")?)
             });
             if let Err(reason) = answered {
                 tracing::error!(
@@ -211,7 +268,8 @@ impl Cluster {
         }
     }
 
-    fn answer_again(&self, core: &Core, owe: Owe) -> Result<(), String> {
+    fn answer_again(&self, core: &Core, kept: Kept) -> Result<(), String> {
+        let Kept { owe, placing } = kept;
         let owner = NodeName::new(&owe.member).map_err(|error| error.to_string())?;
         let path = path_of(&owe.path);
         tracing::info!(path = %path.display(), %owner, "it is owed to the PFS");
@@ -219,6 +277,7 @@ impl Cluster {
         let stub = place::found_at(core, &path, owe.file()).ok().flatten();
         let file = self.owed_file(&owe)?;
         file.set_told(&owe);
+        *file.placing.lock() = placing;
         let copy = self.copies.held.begin_owed(owner, &owe, (stub, file));
         copy.was_away.store(true, Ordering::Release);
         Ok(())

@@ -159,6 +159,17 @@ pub fn found_beside(core: &Core, path: &Path, file: FileKey) -> Option<PathBuf> 
     is_there.then(|| path.with_file_name(&place.name))
 }
 
+/// Whether a file is at a path below the PFS directory, or under another name there, other than one
+/// beside its place; durably so.
+pub fn is_placed(core: &Core, path: &Path, (copy, of): (FileKey, (FileKey, u64))) -> bool {
+    let is_at = |path: &Path| {
+        let place = Place::find(core, path).ok().flatten();
+        place.is_some_and(|place| place.look(&place.name) == Some(copy) && place.sync().is_ok())
+    };
+    let elsewhere = || found_beside(core, path, copy).filter(|found| !is_beside(found, of));
+    is_at(path) || elsewhere().is_some_and(|found| is_at(&found))
+}
+
 /// What became of a file that is not where it was.
 pub enum Whereabouts {
     /// It was removed.

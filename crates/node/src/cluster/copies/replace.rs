@@ -30,7 +30,7 @@ use tidepool_store::Segment;
 
 use super::claim::{Claim, Taker, finish, said};
 use super::held::{Bytes, Content, Purpose};
-use super::place::{Place, failed};
+use super::place::{Place, failed, key_of};
 use crate::core::Core;
 use crate::file::stub;
 use crate::file::write_back_check::Check;
@@ -91,8 +91,13 @@ impl Taker<'_> {
                 .map_err(said)?;
         let done = if is_marked && stub::is_of_epoch(stub, epoch).map_err(said)? {
             mark_copy(beside, &self.copy_mark(beside, name, (file, epoch))?);
-            write_beside(core, beside, stub, content)
-                .and_then(|facts| exchange(&place, (name, beside), (file, epoch), facts))
+            write_beside(core, beside, stub, content).and_then(|facts| {
+                if let Bytes::Buffers(owe, owed) = &content.bytes {
+                    let copy = key_of(beside).map_err(failed("looking at the new file"))?;
+                    owed.note_placing(core, owe, copy);
+                }
+                exchange(&place, (name, beside), (file, epoch), facts)
+            })
         } else {
             Ok(Replaced::Over)
         };
