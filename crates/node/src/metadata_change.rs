@@ -45,9 +45,8 @@ impl NotificationWait {
     /// notification of that may still come.
     pub fn is_for(&self, cached: &CachedVersion, seen: &Version) -> bool {
         let ours = cached.version();
-        let of_metadata = seen.is_of_same_file(&ours)
-            && (seen.size, seen.modified_ns) == (ours.size, ours.modified_ns)
-            && !seen.agrees_with(&ours);
+        let of_metadata =
+            seen.is_of_same_file(&ours) && seen.has_bytes_of(&ours) && !seen.agrees_with(&ours);
         of_metadata && !cached.is_invalidated() && !cached.is_memory_only() && self.goes_on()
     }
 }
@@ -63,7 +62,7 @@ impl Core {
         }
         // A packed file cannot be marked as racy later, so it is left to its old version where
         // another program's change could still hide behind the new time stamps.
-        let is_alike = (before.size, before.modified_ns) == (after.size, after.modified_ns);
+        let is_alike = before.has_bytes_of(after);
         if alone == Alone::Sure && is_alike && !self.is_racy(after) {
             self.store.rebase_small(before.id, before, *after);
         }

@@ -90,9 +90,7 @@ impl Filesystem {
         let content = inode.opens.lock().cached_version_of_pages();
         let now = KernelView { version, is_racy, content };
         let told = *inode.kernel_view.lock();
-        let seen = told.filter(|KernelView { version: before, .. }| {
-            (before.size, before.modified_ns) == (version.size, version.modified_ns)
-        });
+        let seen = told.filter(|KernelView { version: before, .. }| before.has_bytes_of(&version));
         match seen {
             Some(told) if reads => self.invalidate_outdated(inode, &told, &now),
             // The next read compares.

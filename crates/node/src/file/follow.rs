@@ -19,7 +19,7 @@ impl Handle {
         let Some(known) = self.file.cached() else { return Ok(()) };
         let ours = known.version();
         // Notification of a metadata change may be under way.
-        let is_of_metadata = (version.size, version.modified_ns) == (ours.size, ours.modified_ns);
+        let is_of_metadata = version.has_bytes_of(&ours);
         if is_of_metadata || known.is_memory_only() || !version.is_of_same_file(&ours) {
             return Ok(());
         }

@@ -527,10 +527,7 @@ fn become_ordinary(
     let version = stub.lower().version();
     // Since the mark went, other nodes and programs may have written to it.
     let is_changed = |now: &Version| {
-        stub.whole().is_some_and(|whole| {
-            whole.size == cached.size()
-                && (whole.size, whole.modified_ns) != (now.size, now.modified_ns)
-        })
+        stub.whole().is_some_and(|whole| whole.size == cached.size() && !whole.has_bytes_of(now))
     };
     if let (Ok(now), Some(whole), false) = (&version, stub.whole(), seen.changed_amid)
         && !is_changed(now)

@@ -70,9 +70,7 @@ pub fn write_into_stub(
                 if let Some(left_at) = left_at {
                     // A new name moves the time of change alone.
                     let now = lower.version()?;
-                    let is_left =
-                        (now.size, now.modified_ns) == (left_at.size, left_at.modified_ns);
-                    seen.changed_amid |= !is_left;
+                    seen.changed_amid |= !now.has_bytes_of(&left_at);
                 }
                 lower.write_at(at, bytes)?;
                 left_at = Some(lower.version()?);

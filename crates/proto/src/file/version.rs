@@ -131,6 +131,12 @@ impl Version {
                 == (other.size, other.modified_ns, other.changed_ns)
     }
 
+    /// Whether they have one length and time of the last change of bytes, whatever became of names,
+    /// owner and attributes in between. Of versions of one file.
+    pub fn has_bytes_of(&self, other: &Version) -> bool {
+        (self.size, self.modified_ns) == (other.size, other.modified_ns)
+    }
+
     /// Whether both are of one file, as far as can be told.
     pub fn is_of_same_file(&self, other: &Version) -> bool {
         let known = self.born_ns != 0 && other.born_ns != 0;
