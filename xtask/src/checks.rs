@@ -153,9 +153,10 @@ fn run_suites(options: &TestOptions) -> Result<Vec<Outcome>> {
     suites::run(&SuiteOptions { names, on, seed, operations, ..SuiteOptions::default() })
 }
 
-/// Applications that take seconds, while the store grows and shrinks.
+/// Applications that take seconds, while the store grows and shrinks, and tests of memcached's own
+/// that take moments.
 fn run_applications(_: &TestOptions) -> Result<Vec<Outcome>> {
-    let names = vec!["applications-short".to_owned()];
+    let names = vec!["applications-short".to_owned(), "memcached-short".to_owned()];
     suites::run(&SuiteOptions { names, on: "both".into(), ..SuiteOptions::default() })
 }
 

@@ -21,6 +21,10 @@ use crate::process;
 /// The version whose tests run.
 pub const VERSION: &str = "1.6.18";
 const FILE: &str = "memcached.toml";
+const NAME: &str = "memcached's tests on buffer";
+/// Tests that take moments, of what clients of the buffer use.
+const SHORT: [&str; 7] =
+    ["bogus-commands", "cas", "flags", "getset", "line-lengths", "metaget", "noreply"];
 const PLACE: &str = "MEMCACHED_SOURCE";
 /// Seconds of one test; the longest take ten.
 const LIMIT_SECONDS: &str = "45";
@@ -46,33 +50,62 @@ struct Expectations {
 /// Runs the tests on both servers and judges by comparison.
 pub fn run(places: &Places) -> Result<Vec<Outcome>> {
     need(&[("memcached", "memcached"), ("perl", "perl"), ("memccp", "libmemcached-tools")])?;
-    let path = conformance(FILE);
-    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let expectations: Expectations = toml::from_str(&text)?;
-    let source = source()?;
+    let (expectations, source) = (expectations()?, source()?);
     every_test_is_listed(&source, &expectations)?;
     let only = places.options.only.as_deref();
     let names: Vec<&str> = expectations.tests.iter().map(String::as_str).collect();
     let names: Vec<&str> =
         names.into_iter().filter(|name| only.is_none_or(|only| name.contains(only))).collect();
     let ours = build_server()?;
-    let scratch = places.scratch.path();
-    let theirs = Bench::prepare(scratch, "theirs", &source, Path::new("memcached"))?;
-    let bench = Bench::prepare(scratch, "ours", &source, &ours)?;
-    let below = theirs.verdicts(&names)?;
-    ensure!(!below.is_empty() || names.is_empty(), "memcached itself passes nothing");
-    let mut buffer = bench.verdicts(&names)?;
-    for test in below.keys().filter(|test| !buffer.contains_key(*test)).cloned().collect::<Vec<_>>()
-    {
-        buffer.insert(test, Verdict::Failed("did not run".to_owned()));
-    }
-    let rules = (expectations.deviation.as_slice(), FILE);
-    let tests = judge("memcached's tests on buffer", &below, &buffer, rules, only.is_none());
-    let mut outcomes = vec![tests];
+    let servers = (ours.as_path(), source.as_path());
+    let mut outcomes =
+        vec![compare(places, servers, (&names, &expectations.deviation), only.is_none())?];
     if only.is_none() {
         outcomes.extend(clients::run(&ours, Path::new("memcached"))?);
     }
     Ok(outcomes)
+}
+
+/// Runs those that take moments, where the distribution has the version that they are of.
+pub fn run_short(places: &Places) -> Result<Vec<Outcome>> {
+    need(&[("memcached", "memcached"), ("perl", "perl")])?;
+    let version = process::read(&mut process::command("memcached", &["-V"]))?;
+    if version.trim() != format!("memcached {VERSION}") {
+        let mut outcome = Outcome::new(NAME);
+        let reason = format!("{NAME}: this machine has {}, not {VERSION}", version.trim());
+        outcome.skipped.push(reason);
+        return Ok(vec![outcome]);
+    }
+    let (expectations, source, ours) = (expectations()?, source()?, build_server()?);
+    let servers = (ours.as_path(), source.as_path());
+    compare(places, servers, (&SHORT, &expectations.deviation), false).map(|it| vec![it])
+}
+
+fn expectations() -> Result<Expectations> {
+    let path = conformance(FILE);
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    Ok(toml::from_str(&text)?)
+}
+
+/// The verdicts of some tests on the server `ours`, by those on memcached; `whole` where they are
+/// all that there are.
+fn compare(
+    places: &Places,
+    (ours, source): (&Path, &Path),
+    (names, deviations): (&[&str], &[Rule]),
+    whole: bool,
+) -> Result<Outcome> {
+    let scratch = places.scratch.path();
+    let theirs = Bench::prepare(scratch, "theirs", source, Path::new("memcached"))?;
+    let bench = Bench::prepare(scratch, "ours", source, ours)?;
+    let below = theirs.verdicts(names)?;
+    ensure!(!below.is_empty() || names.is_empty(), "memcached itself passes nothing");
+    let mut buffer = bench.verdicts(names)?;
+    for test in below.keys().filter(|test| !buffer.contains_key(*test)).cloned().collect::<Vec<_>>()
+    {
+        buffer.insert(test, Verdict::Failed("did not run".to_owned()));
+    }
+    Ok(judge(NAME, &below, &buffer, (deviations, FILE), whole))
 }
 
 /// A test is run or left out for a reason; none is forgotten.

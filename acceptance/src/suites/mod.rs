@@ -36,12 +36,13 @@ use crate::scratch::Scratch;
 
 /// The suites that run when none is named.
 pub const STANDARD: [&str; 5] = ["pjdfstest", "fsx", "fio", "crash", "proof"];
-const ON_REQUEST: [&str; 7] = [
+const ON_REQUEST: [&str; 8] = [
     "applications",
     "applications-short",
     "control",
     "ltp",
     "memcached",
+    "memcached-short",
     "pjdfstest-perl",
     "xfstests",
 ];
@@ -197,6 +198,7 @@ pub fn run(options: &SuiteOptions) -> Result<Vec<Outcome>> {
             "control" => control::run(&places),
             "ltp" => ltp::run(&places),
             "memcached" => memcached::run(&places),
+            "memcached-short" => memcached::run_short(&places),
             "xfstests" => xfstests::run(&places),
             "pjdfstest-perl" => foreign::pjdfstest_perl(&places),
             other => bail!(
