@@ -122,10 +122,12 @@ impl Follower {
     fn hand_over(&self) {
         let Some(cached) = self.cached.upgrade() else { return };
         let ended = self.core.cluster().and_then(|cluster| cluster.ask_ended(&self.owed));
-        // No change of this node comes in between.
+        // No change of this node comes in between. The PFS is asked first: readers wait for what
+        // follows.
         let _unchanged_by_us = self.file.share_gate();
+        let now = self.lower.version();
         self.owed.settle(|is_read| {
-            let now = self.lower.version().map_err(|error| error.to_string())?;
+            let now = now.map_err(|error| error.to_string())?;
             // What nobody read yet may begin anew.
             let is_same = ended.is_some_and(|ended| ended.is_still(&now))
                 || !is_read && now.size == cached.size();
