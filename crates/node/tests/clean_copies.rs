@@ -6,14 +6,11 @@ mod support;
 use std::cell::Cell;
 use std::fs::File;
 use std::net::TcpListener;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use support::content;
-use support::hooked::{Call, Hooks, inode};
 use support::nodes::*;
 use tidepool_buffer::client::{Client, ClientSettings, Keep, tcp};
 use tidepool_buffer::key::{LAST_BLOCK, PacketKey};
@@ -155,117 +152,6 @@ fn where_time_stamps_are_coarse_a_file_is_told_of_after_a_while() {
     let bytes = content(9, 6 * PACKET as usize + 1);
     cluster.write_with_copies(0, "file", &bytes);
     cluster.wait_for_copies(1, "file", &bytes);
-}
-
-/// Nodes that all have a burst buffer, over a file system whose calls a test sees.
-fn hooked_cluster(count: usize, hooks: &Arc<Hooks>) -> Cluster {
-    let nodes = Nodes::hooked(count, hooks, |config| {
-        config.write_mode = WriteMode::Adw;
-        let (memory_bytes, disk_bytes) = (64 << 20, 1 << 30);
-        let buffer = BufferConfig { memory_bytes, directory: None, disk_bytes, address: None };
-        config.buffer = Some(buffer);
-    });
-    nodes.wait_joined();
-    // Until all know of all buffers, for which they ask every 2 s.
-    std::thread::sleep(Duration::from_secs(5));
-    Cluster(nodes)
-}
-
-/// From now on another program writes to a file right before the node's next write to it.
-fn write_past_the_next_write(hooks: &Hooks, path: PathBuf, offset: u64) {
-    let number = std::fs::metadata(&path).unwrap().ino();
-    let is_done = AtomicBool::new(false);
-    hooks.set(move |call, make| {
-        if call == Call::Write && inode() == number && !is_done.swap(true, Ordering::SeqCst) {
-            let past = File::options().write(true).open(&path).unwrap();
-            past.write_all_at(b"past", offset).unwrap();
-        }
-        make()
-    });
-}
-
-/// Our own write moves the time stamps after it.
-#[test]
-fn what_another_program_wrote_right_before_a_write_of_ours_is_read() {
-    let hooks = Arc::<Hooks>::default();
-    let cluster = hooked_cluster(3, &hooks);
-    let mut bytes = content(13, 8 * PACKET as usize);
-    let file = cluster.open_to_write(1, "file");
-    file.write_at(0, &bytes).unwrap();
-    write_past_the_next_write(&hooks, cluster.0.pfs("file"), PACKET + 9);
-    file.write_at(3 * PACKET, b"ours").unwrap();
-    file.flush().unwrap();
-    bytes[PACKET as usize + 9..][..4].copy_from_slice(b"past");
-    bytes[3 * PACKET as usize..][..4].copy_from_slice(b"ours");
-    drop(file);
-    // Nobody else gets what its node has, which finds out that this is wrong.
-    for _ in 0..20 {
-        assert!(cluster.0.read(0, "file").0 == bytes);
-        std::thread::sleep(Duration::from_millis(100));
-        cluster.0.nodes[0].admin(AdminRequest::EvictAll, None, 0).unwrap();
-    }
-    until("its node reads it as it is", || cluster.0.read(1, "file").0 == bytes);
-    until("it was sent", || cluster.clean(1).pushed_bytes >= bytes.len() as u64);
-    // What is equal comes from buffers in the end, and until then all is right.
-    until("some of it comes from buffers", || cluster.read_anew(2, "file", &bytes) > 0);
-    cluster.read_anew(0, "file", &bytes);
-}
-
-/// What a node has in memory of a file from before is not sent when it writes to another part.
-#[test]
-fn what_another_program_wrote_to_a_part_that_a_node_only_read_is_read() {
-    let hooks = Arc::<Hooks>::default();
-    let cluster = hooked_cluster(2, &hooks);
-    let mut bytes = content(14, 8 * PACKET as usize);
-    std::fs::write(cluster.0.pfs("file"), &bytes).unwrap();
-    until("its node has it in memory", || {
-        let before = cluster.0.pfs_read_bytes(1);
-        cluster.0.read(1, "file").0 == bytes && cluster.0.pfs_read_bytes(1) == before
-    });
-    let file = cluster.open_to_write(1, "file");
-    write_past_the_next_write(&hooks, cluster.0.pfs("file"), 5 * PACKET);
-    file.write_at(7, b"ours").unwrap();
-    file.flush().unwrap();
-    drop(file);
-    bytes[7..][..4].copy_from_slice(b"ours");
-    bytes[5 * PACKET as usize..][..4].copy_from_slice(b"past");
-    is_read_everywhere(&cluster, &bytes);
-}
-
-/// A small file is packed, and has no packets.
-#[test]
-fn what_another_program_wrote_to_a_small_file_right_after_a_write_of_ours_is_read() {
-    let hooks = Arc::<Hooks>::default();
-    let cluster = hooked_cluster(2, &hooks);
-    let mut bytes = content(15, 3000);
-    let file = cluster.open_to_write(1, "file");
-    let path = cluster.0.pfs("file");
-    let number = std::fs::metadata(&path).unwrap().ino();
-    let is_done = AtomicBool::new(false);
-    hooks.set(move |call, make| {
-        make()?;
-        if call == Call::Write && inode() == number && !is_done.swap(true, Ordering::SeqCst) {
-            let past = File::options().write(true).open(&path).unwrap();
-            past.write_all_at(b"past", 2000).unwrap();
-        }
-        Ok(())
-    });
-    file.write_at(0, &bytes).unwrap();
-    file.flush().unwrap();
-    drop(file);
-    bytes[2000..][..4].copy_from_slice(b"past");
-    is_read_everywhere(&cluster, &bytes);
-}
-
-/// A file that the second node wrote is read as it is: at once by the other one, and in the end by
-/// its node.
-fn is_read_everywhere(cluster: &Cluster, bytes: &[u8]) {
-    for _ in 0..20 {
-        assert!(cluster.0.read(0, "file").0 == bytes, "elsewhere");
-        std::thread::sleep(Duration::from_millis(100));
-        cluster.0.nodes[0].admin(AdminRequest::EvictAll, None, 0).unwrap();
-    }
-    until("its node reads it as it is", || cluster.0.read(1, "file").0 == bytes);
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub enum Change {
 }
 
 /// Notes a change of a file, before its new version is recorded. In other modes than `adw` and
-/// `bld` no packets begin.
+/// `bld` no packets begin. Whatever is changed is compared with the PFS once it is closed.
 pub fn note_change(
     core: &Core,
     _file: &ExclusiveGate<'_>,
@@ -48,7 +48,8 @@ pub fn note_change(
 ) {
     let Some(cluster) = core.cluster() else { return };
     let mut known = cached.writing.lock();
-    if let (None, Some(placement), Change::Written(..)) = (&*known, placement(write_mode), &change)
+    let is_settled = known.as_ref().is_none_or(|it| it.is_over() && !it.is_doubtful());
+    if let (true, Some(placement)) = (is_settled, placement(write_mode))
         && cluster.clean_client(placement).is_some()
     {
         *known = Some(Arc::new(Writing::new(threads::random() as u64, placement)));
@@ -57,7 +58,7 @@ pub fn note_change(
     match change {
         Change::Written(range, size_before) => writing.note_write(range, size_before),
         Change::Resized(size, size_before) => writing.note_size(size, size_before),
-        Change::Other => *known = None,
+        Change::Other => writing.note_other(),
     }
 }
 

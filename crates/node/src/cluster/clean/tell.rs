@@ -46,18 +46,18 @@ pub struct Told {
 }
 
 impl Told {
-    /// It is looked at no more. Where it was not compared, nobody waits for that.
-    fn leave(&self) {
-        if self.version.is_some() {
+    /// It is looked at no more. What was not compared is read anew, unless somebody writes on: the
+    /// file is told of again when that one closes it.
+    fn leave(&self, core: &Core) {
+        let Some(cached) = self.cached.upgrade().filter(|_| self.writing.is_doubtful()) else {
+            return;
+        };
+        let file = core.files.get(cached.id());
+        if self.version.is_some() || file.is_some_and(|file| file.inner.lock().writers > 0) {
             return;
         }
         self.writing.end();
-        if let Some(cached) = self.cached.upgrade() {
-            let mut known = cached.writing.lock();
-            if known.as_ref().is_some_and(|it| Arc::ptr_eq(it, &self.writing)) {
-                *known = None;
-            }
-        }
+        core.read_anew(&cached, &cached.version());
     }
 }
 
@@ -65,7 +65,7 @@ impl Told {
 enum Looked {
     /// Later again.
     Later,
-    /// Nothing of it is told any more.
+    /// Nothing of it is cached any more, or something else is told of it.
     Over,
     /// It was compared at this version, and records are stored of what is told.
     Compared(Version),
@@ -90,7 +90,9 @@ impl Cluster {
             let at = all.iter().position(|file| file.version.is_some()).unwrap_or(0);
             let left = all.remove(at);
             drop(all);
-            left.iter().for_each(Told::leave);
+            if let (Some(left), Some(core)) = (left, self.core.upgrade()) {
+                left.leave(&core);
+            }
         }
     }
 
@@ -104,13 +106,13 @@ impl Cluster {
                     (file.version, file.at) = (Some(version), Instant::now());
                     file.kept = None;
                 }
-                Ok(_) => {
-                    file.leave();
-                    continue;
+                Ok(Looked::Over) => continue,
+                // As where a read of the PFS failed.
+                Err(reason) if file.at.elapsed() < TOLD_FOR => {
+                    tracing::debug!(reason, "a file is not compared yet");
                 }
-                Err(reason) => {
-                    tracing::debug!(reason, "no record tells of a file");
-                    file.leave();
+                Ok(Looked::Later) | Err(_) => {
+                    file.leave(core);
                     continue;
                 }
             }
@@ -140,23 +142,29 @@ impl Cluster {
             Ok::<_, String>(now.agrees_with(&version) && !core.is_racy(&now))
         };
         if !is_it()? {
-            return Ok(Looked::Over);
+            return Ok(Looked::Later);
         }
         let are_equal = self.is_rest_equal(core, &cached, &*file.lower, &packets)?
             & self.keep_equal(core, &*file.lower, &mut packets)?;
         if !is_it()? || file.writing.changes() != changes {
-            return Ok(Looked::Over);
+            return Ok(Looked::Later); // it was not at rest after all
         }
         if !are_equal {
             tracing::info!(inode = version.id.inode, "another node wrote to it in the same moment");
             core.read_anew(&cached, &version);
         }
         file.writing.note_compared(changes);
-        if packets.is_empty() || file.writing.is_over() {
-            return Ok(Looked::Compared(version));
+        if !packets.is_empty() && !file.writing.is_over() {
+            let client = self.clean_client(file.writing.placement).ok_or("no server is there");
+            let of = (&Shared::named(&version), &packets);
+            let stored = client
+                .map_err(str::to_owned)
+                .and_then(|client| self.store_records(of, &file.writing, &client));
+            if let Err(reason) = stored {
+                tracing::debug!(reason, "no record tells of a file");
+                file.writing.end();
+            }
         }
-        let client = self.clean_client(file.writing.placement).ok_or("no server is there")?;
-        self.store_records((&Shared::named(&version), &packets), &file.writing, &client)?;
         Ok(Looked::Compared(version))
     }
 

@@ -106,6 +106,14 @@ impl Writing {
         state.change_end(size.min(size_before));
     }
 
+    /// Notes another change, after which nothing is known of packets.
+    pub fn note_other(&self) {
+        let mut state = self.state.lock();
+        state.changes += 1;
+        (state.changed, state.stored) = (Ranges::exact(), BTreeMap::new());
+        state.is_over = true;
+    }
+
     /// Changes so far.
     pub fn changes(&self) -> u64 {
         self.state.lock().changes
