@@ -34,6 +34,17 @@ impl Node {
         Ok(AdminReply::Flushed(FlushReport { files: before.len() as u64, bytes, forgotten }))
     }
 
+    /// Brings a file to the PFS of which other nodes have copies, or that another node has.
+    pub(crate) fn bring(&self, descriptor: OwnedFd, user_id: u32) -> Result<()> {
+        let lower = self.core.pfs.file(descriptor.try_clone().map_err(not_again)?)?;
+        let file = self.core.files.get(lower.version()?.id);
+        let is_own_alone = file.is_some_and(|file| {
+            let inner = file.inner.lock();
+            inner.stub.as_ref().is_some_and(|stub| stub.copied().is_none())
+        });
+        if is_own_alone { Ok(()) } else { self.flush(descriptor, user_id).map(drop) }
+    }
+
     /// Brings a file to the PFS; what it was, if this node had it.
     pub(crate) fn flush(&self, descriptor: OwnedFd, user_id: u32) -> Result<FlushReport> {
         let core = &self.core;
@@ -46,9 +57,13 @@ impl Node {
             return Ok(FlushReport { files: 1, bytes, forgotten: Vec::new() });
         }
         // The node that has it writes it back for this open.
-        let descriptor = lower.descriptor().try_clone_to_owned();
-        let descriptor = descriptor.map_err(|error| Error::pfs("flushing a file", error))?;
+        let descriptor = lower.descriptor().try_clone_to_owned().map_err(not_again)?;
         self.open_handle(OpenRequest::to_read(descriptor, user_id))?;
         Ok(FlushReport::default())
     }
+}
+
+/// The error where there is no other descriptor of a file.
+fn not_again(error: std::io::Error) -> Error {
+    Error::pfs("flushing a file", error)
 }

@@ -321,6 +321,10 @@ impl FileService for Node {
         self.core.changes.tell_of_drain(hook);
     }
 
+    fn bring_to_pfs(&self, file: OwnedFd, user_id: u32) -> Result<()> {
+        self.bring(file, user_id)
+    }
+
     fn removed(&self, id: FileId) {
         self.core.name_removed(id);
     }

@@ -10,7 +10,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use support::hooked::{Hooks, inode};
 use support::nodes::*;
 use support::{content, read_all};
 use tidepool_node::Node;
@@ -682,67 +681,4 @@ fn what_was_written_back_is_in_memory_also_where_time_stamps_are_coarse() {
     let before = cluster.nodes.pfs_read_bytes(0);
     assert!(cluster.nodes.read(0, "file").0 == bytes);
     assert_eq!(cluster.nodes.pfs_read_bytes(0), before);
-}
-
-/// What is in a directory, without its directories.
-fn copy_files(from: &Path, to: &Path) {
-    let _ = std::fs::remove_dir_all(to);
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        // One that goes meanwhile is not there.
-        let _ = std::fs::copy(entry.path(), to.join(entry.file_name()));
-    }
-}
-
-/// A buffer node is killed when its copy has just taken the place of the file.
-#[test]
-fn a_copy_that_took_its_place_right_before_a_kill_is_known_after_it() {
-    let (disks, hooks) = (tempfile::tempdir().unwrap(), Arc::<Hooks>::default());
-    let disk = disks.path().join("n1");
-    let config_of = |config: &mut NodeConfig| {
-        config.write_mode = WriteMode::Alw;
-        let name = config.cluster.as_ref().and_then(|it| it.node_name.clone()).unwrap();
-        let directory = Some(disks.path().join(name));
-        let memory_bytes = 64 << 20;
-        let buffer = BufferConfig { memory_bytes, directory, disk_bytes: 1 << 30, address: None };
-        config.buffer = Some(buffer);
-    };
-    let configs = Mutex::new(Vec::new());
-    let nodes = Nodes::hooked(2, &hooks, |config| {
-        config_of(config);
-        configs.lock().unwrap().push(config.clone());
-    });
-    nodes.wait_joined();
-    let configs = configs.into_inner().unwrap();
-    let mut cluster = Cluster { nodes, configs, disks: tempfile::tempdir().unwrap() };
-    cluster.wait_for_buffers();
-    let bytes = content(31, PACKET as usize + 9);
-    let file = cluster.create(0, "file");
-    file.write_at(0, &bytes).unwrap();
-    file.sync(false).unwrap();
-    drop(file);
-    // What is on the disk at each call for the stub, up to the last one, behind the exchange.
-    let (stub, saved) =
-        (std::fs::metadata(cluster.nodes.pfs("file")).unwrap(), disks.path().join("saved"));
-    let (number, from, to) =
-        (std::os::unix::fs::MetadataExt::ino(&stub), disk.clone(), saved.clone());
-    hooks.set(move |_, make| {
-        if inode() == number {
-            copy_files(&from, &to);
-        }
-        make()
-    });
-    cluster.kill(0);
-    until("it is on the PFS", || !cluster.is_stub("file"));
-    until("nothing is owed any more", || cluster.buffer(1).owed_bytes == 0);
-    hooks.clear();
-    cluster.end(1);
-    copy_files(&saved, &disk);
-    std::fs::rename(cluster.nodes.pfs("file"), cluster.nodes.pfs("renamed")).unwrap();
-    let started = Node::start(cluster.configs[1].clone()).unwrap();
-    cluster.nodes.nodes.push(started);
-    assert!(cluster.buffer(1).owed_bytes > 0, "its disk is as it was");
-    until("it is not owed any more", || cluster.buffer(1).owed_bytes == 0);
-    assert!(cluster.on_pfs("renamed") == bytes);
 }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags, Stat};
-use tidepool_proto::{ChangeBegin, OpenRequest};
+use tidepool_proto::ChangeBegin;
 
 use crate::inode::attributes::{Before, decode_device, id_of, is_regular, version_of};
 use crate::inode::pins::look_at;
@@ -151,7 +151,7 @@ impl Filesystem {
         let inode = self.inodes.get(arguments.old_nodeid)?;
         let file = self.inodes.descriptor(&inode)?;
         let stat = rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH)?;
-        self.bring_from_elsewhere(caller, &inode, &stat)?;
+        self.bring_to_pfs(caller, &inode, &stat)?;
         let before = Before::look(|| rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH))?;
         let (directory, number) = self.by_descriptor(&file);
         rustix::fs::linkat(directory, number.as_str(), &held, name, AtFlags::SYMLINK_FOLLOW)?;
@@ -160,23 +160,17 @@ impl Filesystem {
         Ok(self.entry(&parent, name, &after))
     }
 
-    /// Has a file brought to the PFS whose bytes are in the memory of another node, before it gets
-    /// a second name: whoever puts a copy of it in its place knows of one.
-    fn bring_from_elsewhere(
-        &self,
-        caller: &InHeader,
-        inode: &Arc<Inode>,
-        stat: &Stat,
-    ) -> Answer<()> {
-        // Also one that its node was writing to the PFS when it ended. Its own this one brings.
-        let is_own = self.service.memory_only_size(inode.id, stat.st_size as u64).is_some();
-        if is_own || self.mark_of(inode, stat)?.is_none() {
+    /// Has a file brought to the PFS whose bytes are in the memory of a node, before it gets a second
+    /// name: whoever puts a copy of it in its place knows of one.
+    fn bring_to_pfs(&self, caller: &InHeader, inode: &Arc<Inode>, stat: &Stat) -> Answer<()> {
+        // Also one that its node was writing to the PFS when it ended.
+        if self.mark_of(inode, stat)?.is_none() {
             return self.credentials.become_caller(caller);
         }
         let path = Self::path_of(&self.inodes.descriptor(inode)?);
         let opened = File::open(path);
         let brought = match opened {
-            Ok(file) => self.service.open(OpenRequest::to_read(file.into(), caller.uid)).map(drop),
+            Ok(file) => self.service.bring_to_pfs(file.into(), caller.uid),
             // This daemon may not read it.
             Err(_) => Ok(()),
         };

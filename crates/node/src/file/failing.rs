@@ -24,7 +24,7 @@ pub struct Failing(Mutex<Failures>);
 
 #[derive(Default)]
 struct Failures {
-    files: HashMap<FileId, Pause>,
+    files: HashMap<FileId, Failed>,
     in_a_row: u32,
     pfs: Option<Pause>,
     /// Failures that were not said yet.
@@ -32,6 +32,12 @@ struct Failures {
     said: Option<Instant>,
     /// Operators believe that files fail.
     is_known: bool,
+}
+
+/// A file that the PFS did not take.
+struct Failed {
+    pause: Pause,
+    why: String,
 }
 
 /// Until when nothing is tried.
@@ -68,7 +74,7 @@ impl Failing {
     /// is over, one caller may try.
     pub fn is_paused(&self, file: FileId) -> bool {
         let mut failures = self.0.lock();
-        if failures.files.get(&file).is_some_and(Pause::lasts) {
+        if failures.files.get(&file).is_some_and(|failed| failed.pause.lasts()) {
             return true;
         }
         let Some(pfs) = &mut failures.pfs else { return false };
@@ -84,9 +90,10 @@ impl Failing {
         let now = Instant::now();
         let mut failures = self.0.lock();
         // Files may be gone, or be written back by their writers.
-        failures.files.retain(|_, pause| now < pause.until + PAUSE_MAX);
-        let pause = Pause::next(failures.files.get(&file).copied(), begun, PAUSE_MAX);
-        failures.files.insert(file, pause);
+        failures.files.retain(|_, failed| now < failed.pause.until + PAUSE_MAX);
+        let before = failures.files.get(&file).map(|failed| failed.pause);
+        let pause = Pause::next(before, begun, PAUSE_MAX);
+        failures.files.insert(file, Failed { pause, why: error.to_string() });
         failures.in_a_row += 1;
         if failures.in_a_row >= MANY {
             failures.pfs = Some(Pause::next(failures.pfs, begun, PFS_PAUSE_MAX));
@@ -102,6 +109,11 @@ impl Failing {
         }
     }
 
+    /// Why the PFS did not take a file, if it did not a while ago.
+    pub fn why(&self, file: FileId) -> Option<String> {
+        self.0.lock().files.get(&file).map(|failed| failed.why.clone())
+    }
+
     /// A file was written back.
     pub fn succeeded(&self, file: FileId) {
         let mut failures = self.0.lock();
@@ -115,7 +127,7 @@ impl Failing {
             failures.files.clear();
         }
         let now = Instant::now();
-        failures.files.retain(|_, pause| now < pause.until + PAUSE_MAX);
+        failures.files.retain(|_, failed| now < failed.pause.until + PAUSE_MAX);
         if failures.files.is_empty() && std::mem::take(&mut failures.is_known) {
             let count = std::mem::take(&mut failures.unsaid);
             tracing::info!(count, "the PFS takes the memory-only files again that it did not take");
@@ -142,7 +154,7 @@ mod tests {
         for _ in 0..7 {
             failing.failed(file(1), &error(), Instant::now());
             failing.succeeded(file(2));
-            lengths.push(failing.0.lock().files[&file(1)].length.as_secs());
+            lengths.push(failing.0.lock().files[&file(1)].pause.length.as_secs());
         }
         assert_eq!(lengths, [1, 2, 4, 8, 16, 30, 30]);
         assert!(failing.is_paused(file(1)) && !failing.is_paused(file(2)));

@@ -18,7 +18,7 @@ use super::cached_version::CachedVersion;
 use super::gate::{ExclusiveGate, Gated};
 use super::kernel_borrow;
 use super::losses::Cause;
-use super::placing::{self, copied_of};
+use super::placing;
 use super::state::{FileState, Inner, Remains};
 use super::stub::{self, Found, Stub};
 use super::write_back::{Seen, write_into_stub};
@@ -150,10 +150,12 @@ pub fn record(
     cached: &CachedVersion,
     lower: &dyn LowerFile,
 ) -> Result<bool> {
-    if !is_still_ours(core, file, cached, lower, &lower.version()?)? {
+    let now = lower.version()?;
+    if !is_still_ours(core, file, cached, lower, &now)? {
         return Ok(false);
     }
     let Some(stub) = file.inner.lock().stub.clone() else { return Ok(true) };
+    stub.times.bring_up_to_date(lower, &now)?;
     let mark = core.memory_only.mark(cached.size());
     if stub.copied().is_none() && stub::was_emptied(lower, &mark)? {
         return Ok(false);
@@ -208,6 +210,9 @@ pub fn write(
     let copied = stub.as_ref().and_then(|stub| stub.copied());
     if let Some(copied) = copied {
         copied.note_write(offset..end);
+    }
+    if let Some(stub) = &stub {
+        stub.times.note_change(&cached.version());
     }
     let segment = cached.segment_or_create(&core.store)?.clone();
     if cached.is_borrowed_by_kernel() && end > cached.size() {
@@ -312,8 +317,11 @@ fn begin_block(
 
 /// Sets the length of a memory-only file.
 pub fn set_size(file: &ExclusiveGate<'_>, cached: &CachedVersion, size: u64) -> Result<()> {
-    if let Some(copied) = copied_of(file) {
-        copied.note_size(size);
+    if let Some(stub) = &file.inner.lock().stub {
+        if let Some(copied) = stub.copied() {
+            copied.note_size(size);
+        }
+        stub.times.note_change(&cached.version());
     }
     match cached.segment() {
         Some(segment) if cached.is_borrowed_by_kernel() => {
@@ -546,8 +554,10 @@ fn become_ordinary(
         Ok(version) if is_changed(version) => core.invalidate(cached),
         Ok(version) if version.size == cached.size() => {
             cached.set_version(*version);
-            // Its mark went just now, which moves the time of change alone.
-            if seen.settled_ns != Some(version.modified_ns) {
+            // Its mark went just now, which moves the time of change alone. What is written to it
+            // from now on has another time than one that is past.
+            let is_past = core.pfs.now_ns() - version.modified_ns > i128::from(core.tick_ns());
+            if seen.settled_ns != Some(version.modified_ns) && !(stub.keeps_times() && is_past) {
                 core.check_racy(cached, version);
             }
         }

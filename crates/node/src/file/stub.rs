@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{Timespec, Timestamps};
+use rustix::fs::Timestamps;
 use tidepool_pfs::LowerFile;
 pub use tidepool_proto::stub::Found;
 use tidepool_proto::stub::{
@@ -19,6 +19,7 @@ use tidepool_proto::{Error, ErrorKind, Result, Version};
 
 use super::copied::Copied;
 use super::mark::read_head;
+use super::stub_times::{StubTimes, times_of};
 
 pub use super::mark::find;
 
@@ -111,23 +112,6 @@ pub fn finish(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
     }
     remove_marks(lower, epoch)?;
     lower.sync(false)
-}
-
-/// Times that a program set, as `cp -p` does: those from before the file was made, or to come.
-/// Others are of the moment when the bytes reach the PFS.
-pub fn times_that_were_set(lower: &dyn LowerFile) -> Result<Option<Timestamps>> {
-    let version = lower.version()?;
-    if version.born_ns == 0 || (version.born_ns..=version.changed_ns).contains(&version.modified_ns)
-    {
-        return Ok(None);
-    }
-    let facts = rustix::fs::fstat(lower.descriptor());
-    let facts = facts.map_err(|errno| Error::pfs("asking for times", errno))?;
-    let time = |seconds, nanoseconds| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ };
-    Ok(Some(Timestamps {
-        last_access: time(facts.st_atime, facts.st_atime_nsec),
-        last_modification: time(facts.st_mtime, facts.st_mtime_nsec),
-    }))
 }
 
 /// Takes the mark of a copy off that is in the place of a stub.
@@ -262,6 +246,8 @@ struct Progress {
     marked_length: Option<u64>,
     /// The mark and the name are durable.
     durable: bool,
+    /// The times that the file is to have when it was written back.
+    times: Option<Timestamps>,
     /// Of a stub whose state is not known: it was cut to its length, so another length is that of
     /// another program's file.
     is_cut: bool,
@@ -303,6 +289,8 @@ pub struct Stub {
     unsure: Arc<AtomicBool>,
     /// What other nodes have of the file.
     copied: Option<Arc<Copied>>,
+    /// When it was changed last.
+    pub times: Arc<StubTimes>,
 }
 
 /// Writes the bytes of the file behind the first `u64` bytes.
@@ -332,6 +320,7 @@ impl Stub {
         {
             return Ok(None);
         }
+        let times = Arc::new(StubTimes::new(&lower.version()?));
         let made = |place| {
             let progress = Progress { marked_length: Some(mark.length), ..Progress::default() };
             Some(Stub {
@@ -340,6 +329,7 @@ impl Stub {
                 progress: Arc::new(Mutex::new(progress)),
                 unsure: Arc::default(),
                 copied: copied.clone(),
+                times: times.clone(),
             })
         };
         match lower.set_xattr_if(STUB_ATTRIBUTE, mark.text().as_bytes(), false) {
@@ -484,7 +474,10 @@ impl Stub {
             let mut progress = self.progress.lock();
             (progress.is_cut, progress.whole) = (false, None);
         }
-        let times = times_that_were_set(lower)?;
+        if self.place == Place::Attribute {
+            self.times.bring_up_to_date(lower, &lower.version()?)?;
+            self.progress.lock().times = Some(times_of(lower)?);
+        }
         if size > 0 {
             self.set_mark(&writing)?;
             self.progress.lock().marked_length = None;
@@ -496,10 +489,7 @@ impl Stub {
                 lower.set_size(0)?;
                 lower.set_size(size)?;
                 rest(0)?;
-                if let Some(times) = times {
-                    // Not every user may; the bytes are what counts.
-                    let _ = rustix::fs::futimens(lower.descriptor(), &times);
-                }
+                self.set_times();
                 lower.sync(false)?;
                 self.finish_own(&writing, take)?;
             }
@@ -522,6 +512,25 @@ impl Stub {
         }
         lower.sync(false)?;
         lower.sync_directory_entry()
+    }
+
+    /// A program set the times of the file while it is written back; `None`: it wrote to it.
+    pub fn note_times(&self, times: Option<Timestamps>) {
+        self.progress.lock().times = times;
+    }
+
+    /// Whether the file gets the times that it had, so that they do not tell when it was written
+    /// back.
+    pub fn keeps_times(&self) -> bool {
+        self.progress.lock().times.is_some()
+    }
+
+    /// Sets the times that the file had before its bytes were written.
+    fn set_times(&self) {
+        if let Some(times) = &self.progress.lock().times {
+            // Not every user may; the bytes are what counts.
+            let _ = rustix::fs::futimens(self.lower.descriptor(), times);
+        }
     }
 
     /// The version that the file had when all bytes were written back, before its mark went.
@@ -576,6 +585,7 @@ impl Stub {
         self.set_mark(&Mark { state: StubState::Writing, ..mark.clone() })?;
         self.progress.lock().marked_length = None;
         self.lower.set_size(self.size())?;
+        self.set_times();
         self.progress.lock().is_cut = true;
         // A mark that says *held* makes a stub of its own length only.
         self.lower.sync(false)?;

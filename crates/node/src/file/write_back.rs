@@ -13,6 +13,7 @@ use super::cached_version::CachedVersion;
 use super::copied::Copied;
 use super::gate::ExclusiveGate;
 use super::stub::{Afterwards, Stub, WriteBytes};
+use super::stub_times::{times_of, were_set};
 use super::write_back_check::Check;
 use crate::core::Core;
 
@@ -68,9 +69,7 @@ pub fn write_into_stub(
                 let (from, upto) = (at - start, (at - start + most).min(pin.len() as u64));
                 let Some(bytes) = pin.get(from as usize..upto as usize) else { break };
                 if let Some(left_at) = left_at {
-                    // A new name moves the time of change alone.
-                    let now = lower.version()?;
-                    seen.changed_amid |= !now.has_bytes_of(&left_at);
+                    look_amid(stub, &left_at, seen)?;
                 }
                 lower.write_at(at, bytes)?;
                 left_at = Some(lower.version()?);
@@ -81,7 +80,10 @@ pub fn write_into_stub(
             }
         }
         written.end()?;
-        seen.settled_ns = settled(core, lower, file.is_in_background())?;
+        if let Some(left_at) = left_at {
+            look_amid(stub, &left_at, seen)?;
+        }
+        seen.settled_ns = settled(core, lower, file.is_in_background() && !stub.keeps_times())?;
         Ok(())
     };
     let take = |copied: &Copied| match core.cluster() {
@@ -89,6 +91,22 @@ pub fn write_into_stub(
         None => Ok(Box::new(|| ()) as Afterwards<'_>),
     };
     stub.write_back(mark, head, rest, &take)
+}
+
+/// Looks at a file after a step of its write-back, which left it at a version. A new name moves the
+/// time of change alone.
+fn look_amid(stub: &Stub, left_at: &Version, seen: &mut Seen) -> Result<()> {
+    let now = stub.lower().version()?;
+    if now.has_bytes_of(left_at) {
+        return Ok(());
+    }
+    if now.size == left_at.size && were_set(&now) {
+        stub.note_times(Some(times_of(&**stub.lower())?));
+    } else {
+        stub.note_times(None);
+        seen.changed_amid = true;
+    }
+    Ok(())
 }
 
 /// When bytes of a file were written last, if a later write would have another time stamp.

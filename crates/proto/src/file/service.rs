@@ -340,6 +340,16 @@ pub trait FileService: Send + Sync + 'static {
         let _ = hook;
     }
 
+    /// Has the bytes of a file, which is open to be read, on the PFS, where they are owed by this
+    /// node or another one and somebody else may put a copy in its place.
+    ///
+    /// # Errors
+    ///
+    /// As an open of the file, and where they cannot be written.
+    fn bring_to_pfs(&self, file: OwnedFd, user_id: u32) -> Result<()> {
+        self.open(OpenRequest::to_read(file, user_id)).map(drop)
+    }
+
     /// Tells that the last name of the file is gone; memory-only bytes need not be kept for it.
     fn removed(&self, id: FileId);
 

@@ -320,6 +320,19 @@ impl Cluster {
                 std::thread::sleep(LOOK_INTERVAL);
             }
         }
+        for file in self.unknown_owed_files(core) {
+            let (path, reason) = (PathBuf::from(file.path), file.stays_because.unwrap_or_default());
+            if !forgets_missing {
+                stay.push((path, reason));
+                continue;
+            }
+            let path = path.display().to_string();
+            tracing::warn!(path, bytes = file.bytes, reason, "it is forgotten, as it is not known");
+            forgotten.push(ForgottenFile { path, node: file.node, bytes: file.bytes });
+        }
+        if forgets_missing && let Err(reason) = self.forget_unknown(core) {
+            stay.push((PathBuf::from("(files that are not known)"), reason));
+        }
         let Some((path, reason)) = stay.first() else { return known.map(|()| forgotten) };
         let detail = format!(
             "{} of nodes that are gone stay in burst buffers, such as {}: {reason}",

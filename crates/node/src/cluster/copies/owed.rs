@@ -15,6 +15,7 @@ use tidepool_buffer::client::{Client, Keep};
 use tidepool_buffer::key::LAST_BLOCK;
 use tidepool_buffer::placement::Placement;
 use tidepool_cluster::{FileKey, NodeName};
+use tidepool_proto::buffer::OwedFile as OwedFileReport;
 
 use super::message::{Owe, path_of};
 use super::owing::{place_of, told_key};
@@ -259,6 +260,7 @@ impl Cluster {
                 self.answer_again(core, Kept::read(&kept).ok_or("another release wrote it")?)
             });
             if let Err(reason) = answered {
+                self.copies.unknown.lock().push((epoch, reason.clone()));
                 tracing::error!(
                     epoch = format!("{epoch:016x}"),
                     reason,
@@ -266,6 +268,49 @@ impl Cluster {
                 );
             }
         }
+    }
+
+    /// What is in the burst buffer of files of which it is not known which they are.
+    fn unknown_owed(&self, core: &Core) -> Vec<(u64, String, u64)> {
+        let unknown = self.copies.unknown.lock().clone();
+        let Some(buffer) = core.burst_buffer.as_ref().filter(|_| !unknown.is_empty()) else {
+            return Vec::new();
+        };
+        let owed = buffer.owed();
+        let is_there =
+            |epoch| owed.iter().any(|it| it.block.epoch == epoch && it.block.block == LAST_BLOCK);
+        let bytes_of = |epoch| {
+            owed.iter().filter(|it| it.block.epoch == epoch).map(|it| it.bytes).sum::<u64>()
+        };
+        let present = unknown.into_iter().filter(|(epoch, _)| is_there(*epoch));
+        present.map(|(epoch, reason)| (epoch, reason, bytes_of(epoch))).collect()
+    }
+
+    /// The same as a list that people read.
+    pub(super) fn unknown_owed_files(&self, core: &Core) -> Vec<OwedFileReport> {
+        let unknown = self.unknown_owed(core).into_iter();
+        let report = |(epoch, reason, bytes)| OwedFileReport {
+            path: format!("(a file that is not known, {epoch:016x})"),
+            bytes,
+            age_s: 0,
+            node: String::new(),
+            answered_by: self.me.to_string(),
+            servers: vec![self.me.to_string()],
+            stays_because: Some(format!("what this node was told of it is damaged: {reason}")),
+        };
+        unknown.map(report).collect()
+    }
+
+    /// Drops what is in the burst buffer of files that are not known.
+    pub(super) fn forget_unknown(&self, core: &Core) -> Result<(), String> {
+        let Some(buffer) = &core.burst_buffer else { return Ok(()) };
+        for (epoch, ..) in self.unknown_owed(core) {
+            let local = buffer.local();
+            local.forget(epoch).map_err(|error| error.to_string())?;
+            let settled = local.settle(&told_key(epoch).block, 1);
+            settled.map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 
     fn answer_again(&self, core: &Core, kept: Kept) -> Result<(), String> {

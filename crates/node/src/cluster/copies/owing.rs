@@ -325,6 +325,8 @@ impl Cluster {
 
     /// Files in burst buffers of this node, and those for which it answers, the oldest first.
     pub fn owed_files(&self, core: &Core) -> Vec<OwedFile> {
+        let write_back = core.memory_only.write_back_state();
+        let is_full = write_back.state().map(|full| full.why);
         let own = self.counted_on(core).into_iter().filter_map(|(copied, id)| {
             let (since, owing) = (copied.owed_since()?, copied.owing.as_ref()?);
             let file = core.files.get(id)?;
@@ -337,7 +339,7 @@ impl Cluster {
                 node: self.me.to_string(),
                 answered_by: copied.copies.holders.join(", "),
                 servers: owing.servers().map(|(server, _)| server.to_string()).collect(),
-                stays_because: None,
+                stays_because: write_back.failing().why(id).or_else(|| is_full.clone()),
             })
         });
         let others = self.copies.held.all().into_iter().filter_map(|copy| {
@@ -352,7 +354,8 @@ impl Cluster {
                 stays_because,
             })
         });
-        let mut all: Vec<OwedFile> = own.chain(others).collect();
+        let mut all: Vec<OwedFile> =
+            own.chain(others).chain(self.unknown_owed_files(core)).collect();
         all.sort_by_key(|file| std::cmp::Reverse(file.age_s));
         all
     }

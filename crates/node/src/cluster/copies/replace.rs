@@ -33,6 +33,7 @@ use super::held::{Bytes, Content, Purpose};
 use super::place::{Place, failed, key_of};
 use crate::core::Core;
 use crate::file::stub;
+use crate::file::stub_times::times_of;
 use crate::file::write_back_check::Check;
 
 /// Names of attributes that are not taken along.
@@ -284,9 +285,8 @@ fn take_attributes(stub: &dyn LowerFile, file: &File) -> Result<Facts, String> {
     // Until here nobody but this node gets at it.
     rustix::fs::fchmod(file, Mode::from_raw_mode(facts.mode & 0o7777))
         .map_err(failed("setting its mode"))?;
-    if let Some(times) = stub::times_that_were_set(stub).map_err(said)? {
-        rustix::fs::futimens(file, &times).map_err(failed("setting its times"))?;
-    }
+    let times = times_of(stub).map_err(said)?;
+    rustix::fs::futimens(file, &times).map_err(failed("setting its times"))?;
     file.sync_all().map_err(|error| format!("writing the copy: {error}"))?;
     Ok(facts)
 }
