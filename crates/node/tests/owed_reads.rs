@@ -6,15 +6,15 @@ use std::fs::File;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use support::hooked::{Call, Hooks, inode};
 use support::nodes::*;
 use support::{content, read_all};
-use tidepool_proto::config::BufferConfig;
+use tidepool_proto::config::{BufferConfig, NodeConfig};
 use tidepool_proto::stub::STUB_ATTRIBUTE;
 use tidepool_proto::{
-    Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, Result, WriteMode,
+    Access, Error, ErrorKind, FileService, OpenFile, OpenRequest, Result, Version, WriteMode,
 };
 
 const LENGTH: usize = 4 * BLOCK as usize + 77;
@@ -54,6 +54,10 @@ impl Held {
 
 impl Cluster {
     fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    fn with(change: impl Fn(&mut NodeConfig)) -> Self {
         let (hooks, held) = (Arc::<Hooks>::default(), Arc::<Held>::default());
         let disks = tempfile::tempdir().unwrap();
         let passing = held.clone();
@@ -71,6 +75,7 @@ impl Cluster {
             let buffer =
                 BufferConfig { memory_bytes, directory, disk_bytes: 1 << 30, address: None };
             config.buffer = Some(buffer);
+            change(config);
         });
         nodes.wait_joined();
         let cluster = Cluster { nodes, held, _disks: disks };
@@ -123,6 +128,12 @@ impl Cluster {
         self.nodes.open(READER, name)
     }
 
+    /// Whether an open reads the file that the PFS has.
+    fn has_gone_on(&self, open: &dyn OpenFile, name: &str) -> bool {
+        let facts = std::fs::metadata(self.nodes.pfs(name)).unwrap();
+        open.version().agrees_with(&Version::from(&facts))
+    }
+
     fn memory_only_files(&self) -> u64 {
         self.nodes.nodes[WRITER].status().memory_only_files
     }
@@ -153,7 +164,7 @@ fn a_file_is_read_elsewhere_before_the_pfs_has_it_and_stays_in_memory_there() {
     writer.flush().unwrap();
     drop(writer);
     let (first, second) = (cluster.open("file"), cluster.open("file"));
-    assert_eq!((first.size().unwrap(), first.is_memory_only()), (LENGTH as u64, true));
+    assert_eq!((first.size().unwrap(), first.version().size), (LENGTH as u64, LENGTH as u64));
     assert!(read(&*first, 0, LENGTH).unwrap() == bytes);
     assert!(
         read(&*second, BLOCK + 5, 3 * BLOCK as usize).unwrap()[..]
@@ -164,7 +175,9 @@ fn a_file_is_read_elsewhere_before_the_pfs_has_it_and_stays_in_memory_there() {
     cluster.release();
     until("the PFS has it", || !cluster.is_stub("file"));
     assert!(std::fs::read(cluster.nodes.pfs("file")).unwrap() == bytes);
-    until("they go on with the file", || !first.is_memory_only() && !second.is_memory_only());
+    until("they go on with the file", || {
+        cluster.has_gone_on(&*first, "file") && cluster.has_gone_on(&*second, "file")
+    });
     let third = cluster.open("file");
     for open in [&first, &second, &third] {
         assert!(read_all(&**open).unwrap().0 == bytes);
@@ -263,7 +276,7 @@ fn a_file_that_a_full_pfs_does_not_take_is_read_elsewhere() {
     assert!(read(&*open, 0, LENGTH).unwrap() == bytes);
     assert!(cluster.is_stub("file"));
     cluster.release();
-    until("it goes on with the file", || !open.is_memory_only());
+    until("it goes on with the file", || cluster.has_gone_on(&*open, "file"));
     assert!(std::fs::read(cluster.nodes.pfs("file")).unwrap() == bytes);
     assert!(read_all(&*open).unwrap().0 == bytes);
 }
@@ -328,4 +341,72 @@ fn a_writer_elsewhere_waits_for_the_pfs_and_readers_of_its_node_go_on() {
     let found = read(&*reader, 0, LENGTH).unwrap();
     assert!(found[..BLOCK as usize] == bytes[..BLOCK as usize]);
     assert_eq!(found[BLOCK as usize..][..3], *b"new", "as readers of one node follow it");
+}
+
+/// As by `cp -p` over a file that has these times.
+#[test]
+fn a_change_whose_time_is_set_back_never_mixes_with_what_was_read_before() {
+    let cluster = Cluster::new();
+    for round in 0..4 {
+        let name = format!("{round}");
+        let (old, new) = (content(round, LENGTH), content(round + 100, LENGTH));
+        let set_time = || {
+            let file = File::options().write(true).open(cluster.nodes.pfs(&name)).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000)).unwrap();
+        };
+        let writer = cluster.create(&name, &old);
+        set_time();
+        drop(writer);
+        let open = cluster.open(&name);
+        assert!(read(&*open, 0, BLOCK as usize).unwrap() == old[..BLOCK as usize]);
+        // Until the node that reads asks less often.
+        std::thread::sleep(Duration::from_millis(300));
+        cluster.release();
+        until("the PFS has it", || !cluster.is_stub(&name));
+        let other = cluster.nodes.try_open(2, &name, Access::ReadWrite).unwrap();
+        other.write_at(0, &new).unwrap();
+        other.sync(false).unwrap();
+        drop(other);
+        set_time();
+        std::thread::sleep(Duration::from_millis(500));
+        match read(&*open, 0, LENGTH) {
+            Ok(found) => assert!(found == old, "two versions"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Changed, "{error}"),
+        }
+        assert!(cluster.nodes.read(READER, &name).0 == new, "a later open");
+    }
+}
+
+#[test]
+fn a_read_that_does_not_fit_in_the_store_ends() {
+    let cluster = Cluster::with(|config| {
+        let name = config.cluster.as_ref().and_then(|it| it.node_name.clone());
+        if name.as_deref() == Some("n0") {
+            config.capacity_bytes = 2 * BLOCK;
+        }
+    });
+    let bytes = content(11, LENGTH);
+    drop(cluster.create("file", &bytes));
+    let open = cluster.open("file");
+    assert!(read(&*open, 100, LENGTH).unwrap() == bytes[100..]);
+    assert!(cluster.is_stub("file"));
+    let fetched = cluster.nodes.nodes[READER].status().peer_read_bytes;
+    assert!(fetched < 10 * LENGTH as u64, "{fetched}");
+}
+
+#[test]
+fn opens_that_are_over_leave_no_threads() {
+    let cluster = Cluster::new();
+    drop(cluster.create("file", &content(12, LENGTH)));
+    for _ in 0..30 {
+        let open = cluster.open("file");
+        assert_eq!(read(&*open, 0, 10).unwrap(), content(12, 10));
+    }
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = tasks.filter_map(|it| std::fs::read_to_string(it.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "owed-read").count()
+    };
+    until("they end", || threads() == 0);
+    assert!(cluster.is_stub("file"), "though the PFS does not have it");
 }

@@ -160,8 +160,8 @@ impl Filesystem {
         Ok(self.entry(&parent, name, &after))
     }
 
-    /// Has a file brought to the PFS whose bytes are in the memory of a node, before it gets a second
-    /// name: whoever puts a copy of it in its place knows of one.
+    /// Has a file brought to the PFS whose bytes are in the memory of a node, before it gets a
+    /// second name: whoever puts a copy of it in its place knows of one.
     fn bring_to_pfs(&self, caller: &InHeader, inode: &Arc<Inode>, stat: &Stat) -> Answer<()> {
         // Also one that its node was writing to the PFS when it ended.
         if self.mark_of(inode, stat)?.is_none() {

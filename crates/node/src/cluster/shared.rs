@@ -19,9 +19,9 @@ pub struct Shared {
 
 impl Shared {
     /// What a cached version is called, if other nodes may have to do with it. They may not where
-    /// its time stamps are racy, its bytes are in memory alone, here or elsewhere, it is not the file's any more, or
-    /// it lies on a file system that is mounted below the PFS directory; nor before what was sent
-    /// of it as clean copies was compared with the PFS.
+    /// its time stamps are racy, its bytes are in memory alone, here or elsewhere, it is not the
+    /// file's any more, or it lies on a file system that is mounted below the PFS directory; nor
+    /// before what was sent of it as clean copies was compared with the PFS.
     pub fn of(core: &Core, cached: &CachedVersion) -> Option<Shared> {
         let is_sound = !cached.is_racy()
             && !cached.is_memory_only()

@@ -168,7 +168,6 @@ impl Cluster {
             Error::new(ErrorKind::Unsupported, "preparing the thread of members", "")
                 .caused_by(error)
         })?;
-        let started = Instant::now();
         let settings =
             Settings { cluster_name: config.cluster_name.clone(), ..Settings::default() };
         let seed = threads::random() as u64;
@@ -196,7 +195,7 @@ impl Cluster {
             me,
             roster,
             addresses,
-            started,
+            started: Instant::now(),
             members: Mutex::new(members),
             peers: Mutex::new(Peers::new(PeerSettings { seed, ..PeerSettings::default() })),
             transport: Arc::new(transport),

@@ -189,7 +189,12 @@ impl PassthroughPin for BorrowedSegment {
 
 impl OpenFile for Handle {
     fn version(&self) -> Version {
-        self.cached().version()
+        let cached = self.cached();
+        match cached.owed() {
+            // The stub has another length.
+            Some(owed) => Version { size: owed.length, ..cached.version() },
+            None => cached.version(),
+        }
     }
 
     fn follow(&self) {
@@ -207,8 +212,7 @@ impl OpenFile for Handle {
     }
 
     fn is_memory_only(&self) -> bool {
-        let cached = self.cached();
-        cached.is_memory_only() || cached.owed().is_some()
+        self.cached().is_memory_only()
     }
 
     fn size(&self) -> Result<u64> {

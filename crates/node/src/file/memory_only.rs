@@ -532,17 +532,22 @@ fn become_ordinary(
     stub: &Stub,
     seen: Seen,
 ) -> Result<()> {
-    let version = stub.lower().version();
+    let unmarked = stub.unmarked();
+    let version = unmarked.map_or_else(|| stub.lower().version(), Ok);
     // Since the mark went, other nodes and programs may have written to it.
     let is_changed = |now: &Version| {
-        stub.whole().is_some_and(|whole| whole.size == cached.size() && !whole.has_bytes_of(now))
+        stub.whole().is_some_and(|whole| {
+            unmarked.is_none() || whole.size == cached.size() && !whole.has_bytes_of(now)
+        })
     };
-    if let (Ok(now), Some(whole), false) = (&version, stub.whole(), seen.changed_amid)
+    let is_settled = |now: &Version| seen.settled_ns == Some(now.modified_ns);
+    if let (Some(now), false) = (&unmarked, seen.changed_amid)
         && !is_changed(now)
+        && is_settled(now)
         && let (Some(copied), Some(cluster)) = (stub.copied(), core.cluster())
     {
         // Before anybody is told that the PFS has it.
-        cluster.given.note_written_back(copied, &whole);
+        cluster.given.note_written_back(copied, now);
     }
     core.memory_only.remove(cached);
     file.inner.lock().stub = None;
@@ -554,11 +559,9 @@ fn become_ordinary(
         Ok(version) if is_changed(version) => core.invalidate(cached),
         Ok(version) if version.size == cached.size() => {
             cached.set_version(*version);
-            // Its mark went just now, which moves the time of change alone. What is written to it
-            // from now on has another time than one that is past.
-            let is_past = core.pfs.now_ns() - version.modified_ns > i128::from(core.tick_ns());
-            if seen.settled_ns != Some(version.modified_ns) && !(stub.keeps_times() && is_past) {
-                core.check_racy(cached, version);
+            // Its mark went just now, which moves the time of change of attributes alone.
+            if !is_settled(version) {
+                cached.mark_racy();
             }
         }
         // Another program wrote to it in the meantime.

@@ -15,7 +15,7 @@ use super::cached_version::CachedVersion;
 use super::handle::Handle;
 use super::memory_only;
 use crate::block_buffers::AlignedBuffer;
-use crate::cluster::owed_reads::take::Place;
+use crate::cluster::owed_reads::take::{Owed, Place};
 use crate::fill::BlockSource;
 use crate::fill_pool::Admission;
 use crate::read_ahead::Pattern;
@@ -282,8 +282,8 @@ impl Handle {
 
     /// Reads from the PFS under the version rule: the bytes are those of `cached` or an error.
     fn read_checked(&self, cached: &CachedVersion, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        if cached.owed().is_some() {
-            return Err(self.changed());
+        if let Some(owed) = cached.owed() {
+            return self.read_owed(owed, cached.size(), offset, bytes);
         }
         let unchanged_by_us = self.file.share_gate();
         let reading = self.core.background.begin_read();
@@ -293,6 +293,26 @@ impl Handle {
         let current = self.core.still_current(&unchanged_by_us, cached, &*self.lower)?;
         if read < bytes.len() || !current {
             return Err(self.changed());
+        }
+        Ok(())
+    }
+
+    /// Reads from the node that owes the file, block by block, past the store.
+    fn read_owed(&self, owed: &Owed, size: u64, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let cluster = self.core.cluster().ok_or_else(|| self.changed())?;
+        let block_bytes = self.core.block_bytes();
+        let range = offset..offset + bytes.len() as u64;
+        let (mut block_of, mut done) = (Vec::new(), 0);
+        for (block, within) in self.parts(&range) {
+            let start = block * block_bytes;
+            block_of.resize(size.saturating_sub(start).min(block_bytes) as usize, 0);
+            if within.end > block_of.len()
+                || !cluster.fetch_owed(&self.core, owed, start, &mut block_of)
+            {
+                return Err(self.changed());
+            }
+            bytes[done..done + within.len()].copy_from_slice(&block_of[within.clone()]);
+            done += within.len();
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::fs::Timestamps;
@@ -26,6 +27,9 @@ pub use super::mark::find;
 /// Value of the attribute by which the node that wrote the file gets the right to finish it.
 pub const OWNER_TAKES: &[u8] = b"owner";
 
+/// Longest time from the moment when a mark goes to that when its file was looked at.
+const UNMARKED_MAX: Duration = Duration::from_millis(100);
+
 /// Nodes that may get the right to finish a file, one after the other failed at it.
 pub const TAKERS_MAX: u32 = 64;
 
@@ -40,22 +44,24 @@ fn is_no_room_or_right(error: &Error) -> bool {
     refusals.contains(&error.errno())
 }
 
-/// Removes the mark of a whole file of which others have copies, and what those needed. A mark of
-/// another time in memory stays.
+/// Removes the mark of a whole file of which others have copies, and what those needed; when the
+/// last step of that began. A mark of another time in memory stays.
 ///
 /// The mark goes last, and says so before: from then on the file is no stub, and nobody finds a
 /// right to take; who opens it waits until it has the time of change that it keeps.
-fn remove_marks(lower: &dyn LowerFile, epoch: u64) -> Result<()> {
+fn remove_marks(lower: &dyn LowerFile, epoch: u64) -> Result<Instant> {
     let is_of_epoch = |mark: &Mark| mark.epoch() == Some(epoch);
     if let Some(mark) = mark_of(lower)?.filter(is_of_epoch) {
         let finished = Mark { state: StubState::Finished, ..mark };
         lower.set_xattr_if(STUB_ATTRIBUTE, finished.text().as_bytes(), true)?;
     }
     forget_epoch(lower, epoch)?;
-    match epoch_of(lower)? == Some(epoch) {
-        true => lower.remove_xattr(STUB_ATTRIBUTE),
-        false => Ok(()),
+    let is_there = epoch_of(lower)? == Some(epoch);
+    let begun = Instant::now();
+    if is_there {
+        lower.remove_xattr(STUB_ATTRIBUTE)?;
     }
+    Ok(begun)
 }
 
 /// Notes that another one than its node is to take the mark off a file. Before that looks at the
@@ -139,7 +145,7 @@ pub fn clear(lower: &dyn LowerFile) -> Result<()> {
 pub fn clear_remains(lower: &dyn LowerFile) -> Result<()> {
     let Some(epoch) = epoch_of(lower)? else { return remove_attribute(lower) };
     set_past(lower)?;
-    remove_marks(lower, epoch)
+    remove_marks(lower, epoch).map(drop)
 }
 
 /// The same where the file is one, and else nothing.
@@ -254,6 +260,8 @@ struct Progress {
     /// The version that it had when all bytes were written back, and no other program knew of them;
     /// `None` where that cannot be told.
     whole: Option<Version>,
+    /// The version that it had right after its mark went, if it was seen in time.
+    unmarked: Option<Version>,
     /// It was seen that nobody took the right to finish the file since the mark says that bytes are
     /// promised: whoever gets it later knows.
     is_promised: bool,
@@ -472,7 +480,7 @@ impl Stub {
         let writing = Mark { state: StubState::Writing, ..mark.clone() };
         {
             let mut progress = self.progress.lock();
-            (progress.is_cut, progress.whole) = (false, None);
+            (progress.is_cut, progress.whole, progress.unmarked) = (false, None, None);
         }
         if self.place == Place::Attribute {
             self.times.bring_up_to_date(lower, &lower.version()?)?;
@@ -519,10 +527,14 @@ impl Stub {
         self.progress.lock().times = times;
     }
 
-    /// Whether the file gets the times that it had, so that they do not tell when it was written
-    /// back.
-    pub fn keeps_times(&self) -> bool {
-        self.progress.lock().times.is_some()
+    /// The time of change that the file gets once it was written back, where that is not the time of
+    /// that.
+    pub fn kept_ns(&self) -> Option<i128> {
+        let progress = self.progress.lock();
+        progress.times.as_ref().map(|times| {
+            let time = &times.last_modification;
+            i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
+        })
     }
 
     /// Sets the times that the file had before its bytes were written.
@@ -549,16 +561,34 @@ impl Stub {
             return Err(changed());
         }
         self.progress.lock().whole = Some(whole);
-        let Some(copied) = &self.copied else { return lower.remove_xattr(STUB_ATTRIBUTE) };
+        let Some(copied) = &self.copied else {
+            let begun = Instant::now();
+            lower.remove_xattr(STUB_ATTRIBUTE)?;
+            self.note_unmarked(begun);
+            return Ok(());
+        };
         let afterwards = take(copied).inspect_err(|_| {
             // The PFS may fail a call that it carried out.
             let number = number_of_owner(lower, copied.copies.epoch);
             self.progress.lock().is_taken = number.is_ok_and(|number| number.is_some());
         })?;
         self.progress.lock().is_taken = true;
-        remove_marks(lower, copied.copies.epoch)?;
+        let begun = remove_marks(lower, copied.copies.epoch)?;
+        self.note_unmarked(begun);
         afterwards();
         Ok(())
+    }
+
+    /// Notes the version that the file has without its mark, unless that took so long that another
+    /// program may have written to it, and set its times back.
+    fn note_unmarked(&self, begun: Instant) {
+        let now = self.lower.version().ok();
+        self.progress.lock().unmarked = now.filter(|_| begun.elapsed() < UNMARKED_MAX);
+    }
+
+    /// The version that the file had right after its mark went; `None` where that is not known.
+    pub fn unmarked(&self) -> Option<Version> {
+        self.progress.lock().unmarked
     }
 
     /// Makes it a stub again after it could not be written back. False where it is the whole file

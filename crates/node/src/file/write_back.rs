@@ -22,8 +22,8 @@ use crate::core::Core;
 pub struct Seen {
     /// Another program changed it between two steps.
     pub changed_amid: bool,
-    /// When its bytes were written last, before the present tick of the PFS's clock: with its mark
-    /// on it nobody else writes to it, and who does that afterwards moves this time.
+    /// The time of change that it is to have, where that is before the present tick of the PFS's
+    /// clock: with its mark on it nobody else writes to it, and who does that afterwards moves it.
     pub settled_ns: Option<i128>,
 }
 
@@ -83,7 +83,11 @@ pub fn write_into_stub(
         if let Some(left_at) = left_at {
             look_amid(stub, &left_at, seen)?;
         }
-        seen.settled_ns = settled(core, lower, file.is_in_background() && !stub.keeps_times())?;
+        let time_ns =
+            stub.kept_ns().map_or_else(|| lower.version().map(|it| it.modified_ns), Ok)?;
+        let is_read = stub.copied().is_some_and(|copied| copied.given_token().is_some());
+        let may_wait = is_read || file.is_in_background();
+        seen.settled_ns = is_settled(core, time_ns, may_wait).then_some(time_ns);
         Ok(())
     };
     let take = |copied: &Copied| match core.cluster() {
@@ -109,16 +113,15 @@ fn look_amid(stub: &Stub, left_at: &Version, seen: &mut Seen) -> Result<()> {
     Ok(())
 }
 
-/// When bytes of a file were written last, if a later write would have another time stamp.
-fn settled(core: &Core, lower: &dyn LowerFile, may_wait: bool) -> Result<Option<i128>> {
-    let written_ns = lower.version()?.modified_ns;
-    let is_past = || core.pfs.now_ns() - written_ns > i128::from(core.tick_ns());
+/// Whether a later write of a file would have another time stamp than this one.
+fn is_settled(core: &Core, time_ns: i128, may_wait: bool) -> bool {
+    let is_past = || core.pfs.now_ns() - time_ns > i128::from(core.tick_ns());
     let may_come = may_wait && Duration::from_nanos(core.tick_ns()) < SETTLE_MAX;
     let begun = Instant::now();
     while may_come && !is_past() && begun.elapsed() < SETTLE_MAX {
         std::thread::sleep(SETTLE_INTERVAL);
     }
-    Ok(is_past().then_some(written_ns))
+    is_past()
 }
 
 /// Keeps the page cache from filling with what is written back: it is charged to the control group

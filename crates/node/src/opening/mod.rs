@@ -6,6 +6,7 @@ mod recalled;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
 use tidepool_pfs::{LowerFile, asked};
 use tidepool_proto::config::DirectoryRule;
 use tidepool_proto::stub::Mark;
@@ -121,41 +122,53 @@ impl Node {
                     self.settle_owed(&version);
                 }
             }
-            let mut inner = file.inner.lock();
+            let inner = file.inner.lock();
             let after = seen(&inner);
             let same_content = before.map(|(number, _)| number) == after.map(|(number, _)| number);
             if !(same_content && (is_ours || before == after)) {
                 continue; // another open or a notification came in between
             }
-            let old = inner.cached.clone();
-            // Nobody is known to have changed it.
-            let is_led_on = old
-                .as_ref()
-                .is_some_and(|old| !old.is_invalidated() && old.version().agrees_with(&version));
-            let mut remains = Remains::none();
-            if let Some(cached) = &old {
-                let is_anothers = is_left_of_another(cached, wish.terms.owner, &inner);
-                if is_ours || (is_usable(cached, &version, &inner) && !is_anothers) {
-                    register(&mut inner, wish.access);
-                    return Ok((cached.clone(), inner.written_directly));
-                }
-                memory_only::note_replaced(file, cached);
-                core.counters.versions_invalidated.add((!is_anothers).into());
-                core.invalidate(cached);
-                remains = memory_only::discard(core, &mut inner);
-            }
-            let beside_writer = inner.writers > 0 && !inner.written_directly;
-            let is_shared = old.is_some() && beside_writer;
-            let cached = new_cached_version(&mut inner, wish.terms, version, is_shared);
-            if let Some(old) = old.filter(|_| is_led_on) {
-                old.lead_to(&cached);
-            }
-            register(&mut inner, wish.access);
-            let written_directly = inner.written_directly;
-            drop(inner);
-            remains.free();
-            return Ok((cached, written_directly));
+            return Ok(self.take_up(file, inner, wish, (version, is_ours)));
         }
+    }
+
+    /// Registers an open that reads the file at `version`: what is cached of it, or a fresh one.
+    fn take_up(
+        &self,
+        file: &FileState,
+        mut inner: MutexGuard<'_, Inner>,
+        wish: &Wish,
+        (version, is_ours): (Version, bool),
+    ) -> (Arc<CachedVersion>, bool) {
+        let core = &self.core;
+        let old = inner.cached.clone();
+        // Nobody is known to have changed it.
+        let is_led_on = old
+            .as_ref()
+            .is_some_and(|old| !old.is_invalidated() && old.version().agrees_with(&version));
+        let mut remains = Remains::none();
+        if let Some(cached) = &old {
+            let is_anothers = is_left_of_another(cached, wish.terms.owner, &inner);
+            if is_ours || (is_usable(cached, &version, &inner) && !is_anothers) {
+                register(&mut inner, wish.access);
+                return (cached.clone(), inner.written_directly);
+            }
+            memory_only::note_replaced(file, cached);
+            core.counters.versions_invalidated.add((!is_anothers).into());
+            core.invalidate(cached);
+            remains = memory_only::discard(core, &mut inner);
+        }
+        let beside_writer = inner.writers > 0 && !inner.written_directly;
+        let is_shared = old.is_some() && beside_writer;
+        let cached = new_cached_version(&mut inner, wish.terms, version, is_shared);
+        if let Some(old) = old.filter(|_| is_led_on) {
+            old.lead_to(&cached);
+        }
+        register(&mut inner, wish.access);
+        let written_directly = inner.written_directly;
+        drop(inner);
+        remains.free();
+        (cached, written_directly)
     }
 
     /// Refuses stubs of bytes that are not here, unless the open empties the file; tells which

@@ -2,9 +2,10 @@
 //! from there (`cluster::owed_reads`), and goes on with the file once the PFS has it.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tidepool_pfs::{LowerFile, asked};
+use tidepool_pfs::LowerFile;
+use tidepool_pfs::asked::{self, Asker};
 use tidepool_proto::stub::Mark;
 use tidepool_proto::{Error, ErrorKind, Version};
 
@@ -14,11 +15,15 @@ use crate::cluster::owed_reads::take::{Owed, Place};
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
 use crate::file::state::FileState;
+use crate::file::stub::{self, Found};
 
 /// How long an open waits for the PFS to have the file before it reads from its holder.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// How long an open that writes waits for readers to go on with the file, which the PFS has.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(1);
+/// How long the PFS may take to show a file that it has, and how often it is looked.
+const SHOW_LIMIT: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Time after which a holder that could not bring a file to the PFS is asked again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -86,16 +91,29 @@ impl Node {
     }
 }
 
+/// The file is waited for as long as somebody reads it.
+struct Readers(Weak<CachedVersion>);
+
+impl Asker for Readers {
+    fn still_asks(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
 impl Follower {
     fn start(self) {
-        let (core, owed) = (self.core.clone(), self.owed.clone());
+        let (core, owed, cached) = (self.core.clone(), self.owed.clone(), self.cached.clone());
         let run = move || {
-            self.follow();
-            end(&self.core, &self.owed, "it is not followed any more");
+            asked::on_behalf_of(Arc::new(Readers(self.cached.clone())), || self.follow());
+            end(&self.core, (&self.owed, &self.cached), "it is not followed any more");
         };
         if let Err(error) = std::thread::Builder::new().name("owed-read".into()).spawn(run) {
-            end(&core, &owed, &error.to_string());
+            end(&core, (&owed, &cached), &error.to_string());
         }
+    }
+
+    fn has_readers(&self) -> bool {
+        self.cached.strong_count() > 0
     }
 
     /// Until the file is on the PFS, or nobody reads it, or its bytes are gone.
@@ -106,7 +124,7 @@ impl Follower {
                 cluster.is_some_and(|cluster| cluster.why_not_asked(&self.owed.holder).is_none());
             error.kind() == ErrorKind::Changed || self.owed.is_refused() || !is_there
         };
-        while self.cached.strong_count() > 0 {
+        while self.has_readers() {
             match recalled(&self.core, &self.lower, &self.mark, &self.version) {
                 Ok(_) => return self.hand_over(),
                 Err(error) if is_over(&error) => {
@@ -115,33 +133,68 @@ impl Follower {
                 // As where the PFS is full: they can be read for as long as they are there.
                 Err(error) => tracing::debug!(%error, "an owed file stays where it is for now"),
             }
-            std::thread::sleep(RETRY_INTERVAL);
+            let begun = Instant::now();
+            while begun.elapsed() < RETRY_INTERVAL && self.has_readers() {
+                std::thread::sleep(LOOK_INTERVAL);
+            }
         }
     }
 
     fn hand_over(&self) {
         let Some(cached) = self.cached.upgrade() else { return };
         let ended = self.core.cluster().and_then(|cluster| cluster.ask_ended(&self.owed));
-        // No change of this node comes in between. The PFS is asked first: readers wait for what
-        // follows.
-        let _unchanged_by_us = self.file.share_gate();
-        let now = self.lower.version();
-        self.owed.settle(|is_read| {
-            let now = now.map_err(|error| error.to_string())?;
-            // What nobody read yet may begin anew.
-            let is_same = ended.is_some_and(|ended| ended.is_still(&now))
-                || !is_read && now.size == cached.size();
-            let adopted = is_same.then(|| adopt(&self.core, &self.file, &cached, &now));
-            adopted.ok_or_else(|| "the file was changed since".to_owned())?
-        });
+        // This node's client of the PFS may show the file as it was for a moment.
+        let begun = Instant::now();
+        loop {
+            // No change of this node comes in between. The PFS is asked first: readers wait for
+            // what follows.
+            let _unchanged_by_us = self.file.share_gate();
+            let seen = self.look();
+            let is_late = begun.elapsed() > SHOW_LIMIT || !self.has_readers();
+            let is_it = seen
+                .as_ref()
+                .is_ok_and(|(now, _)| ended.is_none_or(|ended| ended.is_still(now)) || is_late);
+            if !is_it && !is_late {
+                drop(_unchanged_by_us);
+                std::thread::sleep(LOOK_INTERVAL);
+                continue;
+            }
+            return self.owed.settle(|is_read| {
+                let (now, is_racy) = seen?;
+                // What nobody read yet may begin anew.
+                let is_same = ended.is_some_and(|ended| ended.is_still(&now))
+                    || !is_read && now.size == cached.size();
+                if !is_same {
+                    return Err("the file was changed since".to_owned());
+                }
+                if is_racy {
+                    cached.mark_racy();
+                }
+                adopt(&self.core, &self.file, &cached, &now)
+            });
+        }
+    }
+
+    /// The version that the file has on the PFS, where it is no stub any more, and whether a later
+    /// change may hide behind its time stamps.
+    fn look(&self) -> std::result::Result<(Version, bool), String> {
+        let look = || {
+            let before = self.lower.version()?;
+            let found = stub::find(&*self.lower, before.size)?;
+            let now = self.lower.version()?;
+            let is_bare = found == Found::Nothing && now.agrees_with(&before);
+            Ok::<_, Error>(is_bare.then(|| (now, self.core.is_racy(&now))))
+        };
+        let seen = look().map_err(|error| error.to_string())?;
+        seen.ok_or_else(|| "the file is changed just now".to_owned())
     }
 }
 
 /// Ends what is not settled yet.
-fn end(core: &Core, owed: &Owed, reason: &str) {
+fn end(core: &Core, (owed, cached): (&Owed, &Weak<CachedVersion>), reason: &str) {
     owed.settle(|_| Err(reason.to_owned()));
     if let Some(cluster) = core.cluster() {
-        cluster.taken.end(owed.token);
+        cluster.taken.end(owed.token, cached);
     }
 }
 
@@ -168,7 +221,6 @@ fn adopt(
         None => {}
     }
     cached.set_version(*now);
-    core.check_racy(cached, now);
     inner.cached = Some(cached.clone());
     inner.capture = Default::default();
     inner.pin = None;

@@ -142,8 +142,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether the copy that an earlier start of this node was about to put in the place of its file
-    /// is there.
+    /// Whether the copy that an earlier start of this node was about to put in the place of its
+    /// file is there.
     fn is_in_place(
         &self,
         core: &Core,

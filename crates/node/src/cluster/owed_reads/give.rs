@@ -102,10 +102,10 @@ impl Given {
         drop(over);
     }
 
-    /// The PFS has the bytes of a file, which was `whole` then.
-    pub fn note_written_back(&self, copied: &Copied, whole: &Version) {
+    /// The PFS has the bytes of a file, which is at `version`.
+    pub fn note_written_back(&self, copied: &Copied, version: &Version) {
         let Some(token) = copied.given_token() else { return };
-        let ended = Ended { length: whole.size, modified_ns: whole.modified_ns as i64 };
+        let ended = Ended(Shared::named(version).words().1);
         let mut all = self.ended.lock();
         if all.len() >= ENDED_MAX {
             all.pop_front();

@@ -4,8 +4,8 @@
 //! The node that owes them gives the bytes that the last sync promised a number, the *token*. It
 //! ends with the next change of a byte ([`Copied`](crate::file::copied::Copied)), so a block that
 //! was sent under a token, and confirmed afterwards, is of these very bytes. Once they are on the
-//! PFS the node remembers with which length and time they came there; where the file still has
-//! these, opens elsewhere go on with it as with any file.
+//! PFS the node remembers the version that the file had then; where it still has that, opens
+//! elsewhere go on with it as with any file.
 
 pub mod give;
 pub mod take;
@@ -40,12 +40,10 @@ struct Begun {
     length: u64,
 }
 
-/// What a file was right after its bytes came to the PFS.
+/// What a file was right after its bytes came to the PFS: see
+/// [`Shared::words`](super::shared::Shared::words).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
-    length: u64,
-    modified_ns: i64,
-}
+pub struct Ended([i64; 3]);
 
 /// Whether a block is asked for of a file that is owed.
 pub fn is_of_token(request: &BlockRequest) -> bool {

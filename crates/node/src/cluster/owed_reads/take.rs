@@ -40,6 +40,8 @@ impl Taken {
         if let Some(cached) = taken.get(&token).and_then(Weak::upgrade) {
             return Some((cached, false));
         }
+        // One that nobody reads any more is followed for a moment still.
+        taken.remove(&token);
         if taken.len() >= TAKEN_MAX {
             return None;
         }
@@ -48,9 +50,12 @@ impl Taken {
         Some((cached, true))
     }
 
-    /// Nobody waits for the file of a token any more.
-    pub fn end(&self, token: u64) {
-        self.0.lock().remove(&token);
+    /// What was read of a token is not followed any more.
+    pub fn end(&self, token: u64, cached: &Weak<CachedVersion>) {
+        let mut taken = self.0.lock();
+        if taken.get(&token).is_some_and(|known| known.ptr_eq(cached)) {
+            taken.remove(&token);
+        }
     }
 
     /// What is read so of a file.
@@ -248,8 +253,8 @@ impl Cluster {
 }
 
 impl Ended {
-    /// Whether a file has the bytes still that came to the PFS then.
+    /// Whether a file is still what it was then.
     pub fn is_still(&self, now: &Version) -> bool {
-        (self.length, self.modified_ns) == (now.size, now.modified_ns as i64)
+        self.0 == Shared::named(now).words().1
     }
 }
