@@ -527,8 +527,8 @@ impl Stub {
         self.progress.lock().times = times;
     }
 
-    /// The time of change that the file gets once it was written back, where that is not the time of
-    /// that.
+    /// The time of change that the file gets once it was written back, where that is not the time
+    /// of its last byte.
     pub fn kept_ns(&self) -> Option<i128> {
         let progress = self.progress.lock();
         progress.times.as_ref().map(|times| {
