@@ -78,6 +78,13 @@ impl Cluster {
             change(config);
         });
         nodes.wait_joined();
+        // A test that fails, or takes too long, does not wait for the PFS for ever.
+        let held_until = held.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(90));
+            held_until.inodes.lock().unwrap().clear();
+            held_until.changed.notify_all();
+        });
         let cluster = Cluster { nodes, held, _disks: disks };
         until("the buffers are known", || {
             let probe = cluster.create("probe", &content(1, 10));

@@ -234,6 +234,13 @@ impl Copied {
         self.state.lock().token
     }
 
+    /// The same where the PFS has the bytes, and nobody gets another one.
+    pub fn end_token(&self) -> Option<u64> {
+        let mut state = self.state.lock();
+        state.is_up_to_date = false;
+        state.token
+    }
+
     /// From now on the promise of a sync is kept by the PFS.
     pub fn end(&self) {
         let mut state = self.state.lock();

@@ -197,6 +197,10 @@ impl OpenFile for Handle {
         }
     }
 
+    fn version_on_pfs(&self) -> Version {
+        self.cached().version()
+    }
+
     fn follow(&self) {
         if let Err(error) = self.go_on_with_changes() {
             tracing::debug!(%error, "what another program made of an open file is not known");

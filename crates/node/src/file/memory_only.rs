@@ -208,11 +208,11 @@ pub fn write(
     let size = cached.size().max(end);
     let stub = file.inner.lock().stub.clone();
     let copied = stub.as_ref().and_then(|stub| stub.copied());
+    if let Some(stub) = &stub {
+        stub.note_change(cached);
+    }
     if let Some(copied) = copied {
         copied.note_write(offset..end);
-    }
-    if let Some(stub) = &stub {
-        stub.times.note_change(&cached.version());
     }
     let segment = cached.segment_or_create(&core.store)?.clone();
     if cached.is_borrowed_by_kernel() && end > cached.size() {
@@ -318,10 +318,10 @@ fn begin_block(
 /// Sets the length of a memory-only file.
 pub fn set_size(file: &ExclusiveGate<'_>, cached: &CachedVersion, size: u64) -> Result<()> {
     if let Some(stub) = &file.inner.lock().stub {
+        stub.note_change(cached);
         if let Some(copied) = stub.copied() {
             copied.note_size(size);
         }
-        stub.times.note_change(&cached.version());
     }
     match cached.segment() {
         Some(segment) if cached.is_borrowed_by_kernel() => {
@@ -528,7 +528,7 @@ fn discard_file(core: &Core, file: &ExclusiveGate<'_>) {
 fn become_ordinary(
     core: &Core,
     file: &ExclusiveGate<'_>,
-    cached: &CachedVersion,
+    cached: &Arc<CachedVersion>,
     stub: &Stub,
     seen: Seen,
 ) -> Result<()> {
@@ -536,10 +536,10 @@ fn become_ordinary(
     let version = unmarked.map_or_else(|| stub.lower().version(), Ok);
     // Since the mark went, other nodes and programs may have written to it.
     let is_changed = |now: &Version| {
-        stub.whole().is_some_and(|whole| {
-            unmarked.is_none() || whole.size == cached.size() && !whole.has_bytes_of(now)
-        })
+        stub.whole().is_some_and(|whole| whole.size == cached.size() && !whole.has_bytes_of(now))
     };
+    // Nor is it known whether somebody wrote to it, and set its times back.
+    let is_unsure = stub.whole().is_some() && unmarked.is_none();
     let is_settled = |now: &Version| seen.settled_ns == Some(now.modified_ns);
     if let (Some(now), false) = (&unmarked, seen.changed_amid)
         && !is_changed(now)
@@ -560,8 +560,13 @@ fn become_ordinary(
         Ok(version) if version.size == cached.size() => {
             cached.set_version(*version);
             // Its mark went just now, which moves the time of change of attributes alone.
-            if !is_settled(version) {
-                cached.mark_racy();
+            match stub.kept_ns() {
+                _ if is_settled(version) => {}
+                Some(_) => cached.mark_racy(),
+                None => core.check_racy(cached, version),
+            }
+            if is_unsure {
+                core.read_anew(cached, version);
             }
         }
         // Another program wrote to it in the meantime.

@@ -18,6 +18,7 @@ use tidepool_proto::stub::{
 };
 use tidepool_proto::{Error, ErrorKind, Result, Version};
 
+use super::cached_version::CachedVersion;
 use super::copied::Copied;
 use super::mark::read_head;
 use super::stub_times::{StubTimes, times_of};
@@ -28,7 +29,7 @@ pub use super::mark::find;
 pub const OWNER_TAKES: &[u8] = b"owner";
 
 /// Longest time from the moment when a mark goes to that when its file was looked at.
-const UNMARKED_MAX: Duration = Duration::from_millis(100);
+const UNMARKED_MAX: Duration = Duration::from_millis(250);
 
 /// Nodes that may get the right to finish a file, one after the other failed at it.
 pub const TAKERS_MAX: u32 = 64;
@@ -298,7 +299,7 @@ pub struct Stub {
     /// What other nodes have of the file.
     copied: Option<Arc<Copied>>,
     /// When it was changed last.
-    pub times: Arc<StubTimes>,
+    pub(super) times: Arc<StubTimes>,
 }
 
 /// Writes the bytes of the file behind the first `u64` bytes.
@@ -484,7 +485,6 @@ impl Stub {
         }
         if self.place == Place::Attribute {
             self.times.bring_up_to_date(lower, &lower.version()?)?;
-            self.progress.lock().times = Some(times_of(lower)?);
         }
         if size > 0 {
             self.set_mark(&writing)?;
@@ -494,6 +494,7 @@ impl Stub {
         match self.place {
             Place::Attribute => {
                 // What an earlier try left goes, because holes are not written.
+                self.progress.lock().times = Some(times_of(lower)?);
                 lower.set_size(0)?;
                 lower.set_size(size)?;
                 rest(0)?;
@@ -524,7 +525,16 @@ impl Stub {
 
     /// A program set the times of the file while it is written back; `None`: it wrote to it.
     pub fn note_times(&self, times: Option<Timestamps>) {
-        self.progress.lock().times = times;
+        if self.place == Place::Attribute {
+            self.progress.lock().times = times;
+        }
+    }
+
+    /// The file is about to be changed in memory.
+    pub fn note_change(&self, cached: &CachedVersion) {
+        let is_read_elsewhere =
+            self.copied.as_ref().is_some_and(|copied| copied.given_token().is_some());
+        self.times.note_change(&cached.version(), is_read_elsewhere);
     }
 
     /// The time of change that the file gets once it was written back, where that is not the time

@@ -34,13 +34,14 @@ impl StubTimes {
         }
     }
 
-    /// The file is written to, whose stub is known to be at `version`.
-    pub fn note_change(&self, version: &Version) {
+    /// The file is written to, whose stub is known to be at `version`. Where it `is_told`, as what
+    /// it was is read on other nodes, its time moves with the next sync.
+    pub fn note_change(&self, version: &Version, is_told: bool) {
         // What a program set before counts no more.
         let was_set = self.plain_ns.swap(version.modified_ns as i64, Ordering::Relaxed)
             != version.modified_ns as i64;
         let since = self.now_us().saturating_sub(self.plain_us.load(Ordering::Relaxed));
-        if was_set || since > BEHIND.as_micros() as u64 {
+        if was_set || is_told || since > BEHIND.as_micros() as u64 {
             self.is_behind.store(true, Ordering::Relaxed);
         }
     }

@@ -51,7 +51,7 @@ pub fn write_into_stub(
         let Some(segment) = cached.segment() else { return Ok(()) };
         let lower = &**stub.lower();
         let mut written = WrittenBack::new(core, lower);
-        let mut left_at: Option<Version> = None;
+        let mut left_at = lower.version()?;
         let wait_until_wanted = |limit| {
             // It waits, and not for the PFS.
             core.memory_only.steps().moved(cached.id());
@@ -68,11 +68,9 @@ pub fn write_into_stub(
                 let Some(pin) = pin_unless_hole(segment, block)? else { break };
                 let (from, upto) = (at - start, (at - start + most).min(pin.len() as u64));
                 let Some(bytes) = pin.get(from as usize..upto as usize) else { break };
-                if let Some(left_at) = left_at {
-                    look_amid(stub, &left_at, seen)?;
-                }
+                look_amid(stub, &left_at, seen)?;
                 lower.write_at(at, bytes)?;
-                left_at = Some(lower.version()?);
+                left_at = lower.version()?;
                 written.next(at, bytes)?;
                 at += bytes.len() as u64;
                 core.counters.pfs_written_bytes.add(bytes.len() as u64);
@@ -80,15 +78,13 @@ pub fn write_into_stub(
             }
         }
         written.end()?;
-        if let Some(left_at) = left_at {
-            look_amid(stub, &left_at, seen)?;
-        }
         let time_ns =
             stub.kept_ns().map_or_else(|| lower.version().map(|it| it.modified_ns), Ok)?;
         let is_read = stub.copied().is_some_and(|copied| copied.given_token().is_some());
         let may_wait = is_read || file.is_in_background();
         seen.settled_ns = is_settled(core, time_ns, may_wait).then_some(time_ns);
-        Ok(())
+        // Right before its times are set.
+        look_amid(stub, &left_at, seen)
     };
     let take = |copied: &Copied| match core.cluster() {
         Some(cluster) => cluster.take_as_owner(core, copied, stub.lower()),

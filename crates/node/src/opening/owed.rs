@@ -51,7 +51,7 @@ impl Node {
     ) -> Option<Arc<CachedVersion>> {
         let core = &self.core;
         let cluster = core.cluster().filter(|_| version.id.device == core.pfs.device())?;
-        let owed = Arc::new(cluster.ask_owed(mark, version)?);
+        let owed = Arc::new(cluster.ask_owed(core, mark, version)?);
         if owed.length <= core.config.small_file_bytes_max {
             return None;
         }
@@ -106,6 +106,10 @@ impl Follower {
         let run = move || {
             asked::on_behalf_of(Arc::new(Readers(self.cached.clone())), || self.follow());
             end(&self.core, (&self.owed, &self.cached), "it is not followed any more");
+            // Its last handle may have been closed meanwhile.
+            let (core, id) = (self.core.clone(), self.file.id);
+            drop(self);
+            core.files.release(id);
         };
         if let Err(error) = std::thread::Builder::new().name("owed-read".into()).spawn(run) {
             end(&core, (&owed, &cached), &error.to_string());
@@ -148,14 +152,14 @@ impl Follower {
         loop {
             // No change of this node comes in between. The PFS is asked first: readers wait for
             // what follows.
-            let _unchanged_by_us = self.file.share_gate();
+            let unchanged_by_us = self.file.share_gate_before_writers();
             let seen = self.look();
             let is_late = begun.elapsed() > SHOW_LIMIT || !self.has_readers();
             let is_it = seen
                 .as_ref()
                 .is_ok_and(|(now, _)| ended.is_none_or(|ended| ended.is_still(now)) || is_late);
             if !is_it && !is_late {
-                drop(_unchanged_by_us);
+                drop(unchanged_by_us);
                 std::thread::sleep(LOOK_INTERVAL);
                 continue;
             }

@@ -206,7 +206,7 @@ impl Session {
             }
             Request::Facts { handle } => {
                 let handle = self.find(handle)?;
-                let (version, size) = (handle.file.version(), handle.file.size()?);
+                let (version, size) = (handle.file.version_on_pfs(), handle.file.size()?);
                 return Ok(Reply::Facts { version, size }.into());
             }
             _ => return Err(Error::new(ErrorKind::Internal, "answering", "a request left over")),
@@ -269,7 +269,7 @@ impl Session {
             answer._buffer = Some(self.quotas.buffer(self.user.user_id, size)?);
             inline = whole_file(&*file, size, &mut answer.payload);
         }
-        let version = file.version();
+        let version = file.version_on_pfs();
         let may_be_lost = file.may_be_lost();
         let written_by_client = direct.as_ref().map(|_| file.write_mode());
         let handle = place.fill(file, open.access, segment.is_some(), direct);

@@ -143,6 +143,11 @@ pub trait OpenFile: Send + Sync {
     /// The version this open reads, or the latest one that writes through this node made.
     fn version(&self) -> Version;
 
+    /// The same as the PFS tells it: the stub's, where the bytes are in memory alone.
+    fn version_on_pfs(&self) -> Version {
+        self.version()
+    }
+
     /// The file was seen at another version than this open's, which writes. If another program made
     /// it, the open goes on with that, as it does where somebody opens the file. Does not wait for
     /// writes that are under way.

@@ -46,18 +46,22 @@ pub struct Told {
 }
 
 impl Told {
-    /// It is looked at no more. What was not compared is read anew, unless somebody writes on: the
-    /// file is told of again when that one closes it.
+    /// It is looked at no more. What was not compared is read anew.
     fn leave(&self, core: &Core) {
         let Some(cached) = self.cached.upgrade().filter(|_| self.writing.is_doubtful()) else {
             return;
         };
-        let file = core.files.get(cached.id());
-        if self.version.is_some() || file.is_some_and(|file| file.inner.lock().writers > 0) {
-            return;
+        // What changed since it was compared is told of when it is closed.
+        if self.version.is_none() {
+            self.writing.end();
+            core.read_anew(&cached, &cached.version());
         }
-        self.writing.end();
-        core.read_anew(&cached, &cached.version());
+    }
+
+    /// Whether somebody has the file open to write it.
+    fn is_written(&self, core: &Core) -> bool {
+        let file = self.cached.upgrade().and_then(|cached| core.files.get(cached.id()));
+        file.is_some_and(|file| file.inner.lock().writers > 0)
     }
 }
 
@@ -111,6 +115,8 @@ impl Cluster {
                 Err(reason) if file.at.elapsed() < TOLD_FOR => {
                     tracing::debug!(reason, "a file is not compared yet");
                 }
+                // Until it rests.
+                Ok(Looked::Later) | Err(_) if file.is_written(core) => file.at = Instant::now(),
                 Ok(Looked::Later) | Err(_) => {
                     file.leave(core);
                     continue;

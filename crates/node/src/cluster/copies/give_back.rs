@@ -320,9 +320,9 @@ impl Cluster {
                 std::thread::sleep(LOOK_INTERVAL);
             }
         }
-        for file in self.unknown_owed_files(core) {
+        for (file, may_be_forgotten) in self.unknown_owed_files(core) {
             let (path, reason) = (PathBuf::from(file.path), file.stays_because.unwrap_or_default());
-            if !forgets_missing {
+            if !forgets_missing || !may_be_forgotten {
                 stay.push((path, reason));
                 continue;
             }

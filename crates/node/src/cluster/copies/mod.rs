@@ -85,7 +85,7 @@ pub struct FileCopies {
     /// What an earlier start of this node answered for was read from its burst buffer.
     is_owed_read: AtomicBool,
     /// What of it is not known, by the name of the time in memory, and why.
-    unknown: Mutex<Vec<(u64, String)>>,
+    unknown: Mutex<Vec<(u64, owed::NotKnown, String)>>,
     /// What burst buffers owe of it, then.
     owed: Mutex<CopiesStatus>,
     /// Too few nodes were there for the last file.

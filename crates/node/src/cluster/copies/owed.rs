@@ -51,17 +51,31 @@ impl Kept {
         Ok(bytes)
     }
 
+    /// `None` where it is damaged.
     fn read(bytes: &[u8]) -> Option<Self> {
         let (form, rest) = bytes.split_first()?;
         let (owe, rest) = postcard::take_from_bytes::<Owe>(rest).ok()?;
         let placing = match *form {
             FORM_BEFORE => None,
-            FORM => postcard::from_bytes::<Option<[u64; 2]>>(rest).ok()?,
-            _ => return None,
+            _ => postcard::from_bytes::<Option<[u64; 2]>>(rest).ok()?,
         };
         let placing = placing.map(|[inode, generation]| FileKey { inode, generation });
         Some(Kept { owe, placing }).filter(|kept| is_sound(&kept.owe))
     }
+
+    /// Whether another release wrote it.
+    fn is_of_another_release(bytes: &[u8]) -> bool {
+        bytes.first().is_some_and(|form| ![FORM, FORM_BEFORE].contains(form))
+    }
+}
+
+/// Why it is not known which file something is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotKnown {
+    /// What was told of it cannot be read, for good.
+    Damaged,
+    /// It is told in another form.
+    OfAnotherRelease,
 }
 
 /// A file in burst buffers.
@@ -245,33 +259,50 @@ impl Cluster {
         if self.copies.is_owed_read.load(Ordering::Acquire) {
             return;
         }
-        self.read_owed(core);
-        self.copies.is_owed_read.store(true, Ordering::Release);
+        let is_read = self.read_owed(core);
+        self.copies.is_owed_read.store(is_read, Ordering::Release);
     }
 
-    fn read_owed(&self, core: &Core) {
-        let Some(buffer) = core.burst_buffer.as_ref() else { return };
+    /// Whether all of it could be read.
+    fn read_owed(&self, core: &Core) -> bool {
+        let Some(buffer) = core.burst_buffer.as_ref() else { return true };
         let told = buffer.owed().into_iter().filter(|owed| owed.block.block == LAST_BLOCK);
+        let (mut is_read, mut unknown) = (true, Vec::new());
         for epoch in told.map(|owed| owed.block.epoch) {
-            let (key, client) = (told_key(epoch), buffer.local());
-            let found = client.get(&key.block, &[key.packet]).map_err(|error| error.to_string());
-            let answered = found.and_then(|mut packets| {
-                let kept = packets.pop().flatten().ok_or("it is not there")?;
-                self.answer_again(core, Kept::read(&kept).ok_or("another release wrote it")?)
-            });
-            if let Err(reason) = answered {
-                self.copies.unknown.lock().push((epoch, reason.clone()));
+            let key = told_key(epoch);
+            let found = match buffer.local().get(&key.block, &[key.packet]) {
+                Ok(mut packets) => packets.pop().flatten(),
+                Err(error) => {
+                    tracing::warn!(%error, "what the burst buffer owes is not read yet");
+                    is_read = false;
+                    continue;
+                }
+            };
+            let reason = match found {
+                Some(kept) if Kept::is_of_another_release(&kept) => {
+                    Err((NotKnown::OfAnotherRelease, "another release wrote it".to_owned()))
+                }
+                Some(kept) => Kept::read(&kept)
+                    .ok_or_else(|| "it cannot be read".to_owned())
+                    .and_then(|kept| self.answer_again(core, kept))
+                    .map_err(|reason| (NotKnown::Damaged, reason)),
+                None => Err((NotKnown::Damaged, "it is not there".to_owned())),
+            };
+            if let Err((kind, reason)) = reason {
                 tracing::error!(
                     epoch = format!("{epoch:016x}"),
                     reason,
                     "the burst buffer does not know the file of what it owes to the PFS"
                 );
+                unknown.push((epoch, kind, reason));
             }
         }
+        *self.copies.unknown.lock() = unknown;
+        is_read
     }
 
     /// What is in the burst buffer of files of which it is not known which they are.
-    fn unknown_owed(&self, core: &Core) -> Vec<(u64, String, u64)> {
+    fn unknown_owed(&self, core: &Core) -> Vec<(u64, NotKnown, String, u64)> {
         let unknown = self.copies.unknown.lock().clone();
         let Some(buffer) = core.burst_buffer.as_ref().filter(|_| !unknown.is_empty()) else {
             return Vec::new();
@@ -282,31 +313,42 @@ impl Cluster {
         let bytes_of = |epoch| {
             owed.iter().filter(|it| it.block.epoch == epoch).map(|it| it.bytes).sum::<u64>()
         };
-        let present = unknown.into_iter().filter(|(epoch, _)| is_there(*epoch));
-        present.map(|(epoch, reason)| (epoch, reason, bytes_of(epoch))).collect()
+        let present = unknown.into_iter().filter(|(epoch, ..)| is_there(*epoch));
+        present.map(|(epoch, kind, reason)| (epoch, kind, reason, bytes_of(epoch))).collect()
     }
 
-    /// The same as a list that people read.
-    pub(super) fn unknown_owed_files(&self, core: &Core) -> Vec<OwedFileReport> {
+    /// The same as a list that people read, each with whether it may be forgotten.
+    pub(super) fn unknown_owed_files(&self, core: &Core) -> Vec<(OwedFileReport, bool)> {
         let unknown = self.unknown_owed(core).into_iter();
-        let report = |(epoch, reason, bytes)| OwedFileReport {
-            path: format!("(a file that is not known, {epoch:016x})"),
-            bytes,
-            age_s: 0,
-            node: String::new(),
-            answered_by: self.me.to_string(),
-            servers: vec![self.me.to_string()],
-            stays_because: Some(format!("what this node was told of it is damaged: {reason}")),
+        let report = |(epoch, kind, reason, bytes)| {
+            let what = match kind {
+                NotKnown::Damaged => "what this node was told of it is damaged",
+                NotKnown::OfAnotherRelease => "start the release that wrote what is told of it",
+            };
+            let report = OwedFileReport {
+                path: format!("(a file that is not known, {epoch:016x})"),
+                bytes,
+                age_s: 0,
+                node: String::new(),
+                answered_by: self.me.to_string(),
+                servers: vec![self.me.to_string()],
+                stays_because: Some(format!("{what}: {reason}")),
+            };
+            (report, kind == NotKnown::Damaged)
         };
         unknown.map(report).collect()
     }
 
-    /// Drops what is in the burst buffer of files that are not known.
+    /// Drops what is in the burst buffers of files of which the record is damaged.
     pub(super) fn forget_unknown(&self, core: &Core) -> Result<(), String> {
         let Some(buffer) = &core.burst_buffer else { return Ok(()) };
-        for (epoch, ..) in self.unknown_owed(core) {
+        let unknown = self.unknown_owed(core).into_iter();
+        for (epoch, ..) in unknown.filter(|(_, kind, ..)| *kind == NotKnown::Damaged) {
             let local = buffer.local();
-            local.forget(epoch).map_err(|error| error.to_string())?;
+            // Others may have parts of it.
+            let all = self.buffer_client(self.buffer_nodes(), Placement::Block);
+            let forgotten = all.and_then(|all| all.forget(epoch).map_err(|it| it.to_string()));
+            forgotten.or_else(|_| local.forget(epoch).map_err(|error| error.to_string()))?;
             let settled = local.settle(&told_key(epoch).block, 1);
             settled.map_err(|error| error.to_string())?;
         }

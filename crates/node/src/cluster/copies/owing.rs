@@ -354,8 +354,10 @@ impl Cluster {
                 stays_because,
             })
         });
-        let mut all: Vec<OwedFile> =
-            own.chain(others).chain(self.unknown_owed_files(core)).collect();
+        let mut all: Vec<OwedFile> = own
+            .chain(others)
+            .chain(self.unknown_owed_files(core).into_iter().map(|it| it.0))
+            .collect();
         all.sort_by_key(|file| std::cmp::Reverse(file.age_s));
         all
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tidepool_cluster::NodeName;
 use tidepool_peer::{Block, BlockRequest, Bytes, Refusal};
+use tidepool_pfs::LowerFile;
 use tidepool_proto::table::BlockState;
 use tidepool_proto::{FileId, Version};
 
@@ -38,13 +39,16 @@ pub struct Given {
 struct OpenElsewhere {
     core: Weak<Core>,
     file: Arc<FileState>,
+    /// As with an open, the file keeps its number: no other one gets its record meanwhile.
+    _lower: Arc<dyn LowerFile>,
     asked: Instant,
 }
 
 impl OpenElsewhere {
-    fn new(core: &Arc<Core>, file: &Arc<FileState>) -> Self {
+    fn new(core: &Arc<Core>, file: &Arc<FileState>, lower: Arc<dyn LowerFile>) -> Self {
         file.inner.lock().handles += 1;
-        OpenElsewhere { core: Arc::downgrade(core), file: file.clone(), asked: Instant::now() }
+        let (core, file) = (Arc::downgrade(core), file.clone());
+        OpenElsewhere { core, file, _lower: lower, asked: Instant::now() }
     }
 }
 
@@ -73,12 +77,12 @@ impl Given {
         }
     }
 
-    fn open(&self, core: &Arc<Core>, file: &Arc<FileState>) -> bool {
+    fn open(&self, core: &Arc<Core>, file: &Arc<FileState>, lower: Arc<dyn LowerFile>) -> bool {
         let mut open = self.open.lock();
         if open.len() >= OPEN_MAX && !open.contains_key(&file.id) {
             return false;
         }
-        let known = open.entry(file.id).or_insert_with(|| OpenElsewhere::new(core, file));
+        let known = open.entry(file.id).or_insert_with(|| OpenElsewhere::new(core, file, lower));
         known.asked = Instant::now();
         true
     }
@@ -104,7 +108,7 @@ impl Given {
 
     /// The PFS has the bytes of a file, which is at `version`.
     pub fn note_written_back(&self, copied: &Copied, version: &Version) {
-        let Some(token) = copied.given_token() else { return };
+        let Some(token) = copied.end_token() else { return };
         let ended = Ended(Shared::named(version).words().1);
         let mut all = self.ended.lock();
         if all.len() >= ENDED_MAX {
@@ -124,15 +128,17 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
     let asked = postcard::from_bytes::<Asked>(request).ok();
     let Some(asked) = asked.filter(|_| cluster.proofs.holds(from)) else { return Vec::new() };
     let reply = match asked {
-        Asked::Begin { file, node } => postcard::to_stdvec(&begin(cluster, file, &node)),
+        Asked::Begin { file, node, block_bytes } => {
+            postcard::to_stdvec(&begin(cluster, file, (&node, block_bytes)))
+        }
         Asked::End { token } => postcard::to_stdvec(&cluster.given.ended(token)),
     };
     reply.unwrap_or_default()
 }
 
-fn begin(cluster: &Cluster, file: [u64; 2], node: &str) -> Option<Begun> {
+fn begin(cluster: &Cluster, file: [u64; 2], (node, block_bytes): (&str, u64)) -> Option<Begun> {
     let core = cluster.core.upgrade().filter(|_| !cluster.is_stopping())?;
-    if node != core.memory_only.node() {
+    if node != core.memory_only.node() || block_bytes != core.block_bytes() {
         return None;
     }
     let shared = Shared::from_words(file, [0; 3]);
@@ -142,8 +148,9 @@ fn begin(cluster: &Cluster, file: [u64; 2], node: &str) -> Option<Begun> {
         return None;
     }
     let (_, copied) = owed(&file, &shared)?;
+    let lower = file.inner.lock().stub.as_ref()?.lower().clone();
     let (token, length) = copied.token(|| threads::random() as u64)?;
-    cluster.given.open(&core, &file).then_some(Begun { token, length })
+    cluster.given.open(&core, &file, lower).then_some(Begun { token, length })
 }
 
 /// The bytes of this very file, where they are in memory alone and other nodes have copies.

@@ -25,6 +25,8 @@ enum Asked {
         file: [u64; 2],
         /// Which start of the node its mark names.
         node: String,
+        /// Block size of the node that asks: blocks are asked for whole.
+        block_bytes: u64,
     },
     /// What the bytes of a token became.
     End {

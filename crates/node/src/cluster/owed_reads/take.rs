@@ -168,14 +168,15 @@ impl Owed {
 
 impl Cluster {
     /// What the holder of the bytes of a stub owes, if it is there and they are all promised.
-    pub fn ask_owed(&self, mark: &Mark, version: &Version) -> Option<Owed> {
+    pub fn ask_owed(&self, core: &Core, mark: &Mark, version: &Version) -> Option<Owed> {
         mark.copies.as_ref().filter(|copies| copies.is_promised)?;
         let holder = NodeName::new(&mark.member).ok().filter(|holder| *holder != self.me)?;
         if self.why_not_asked(&holder).is_some() || !self.proofs.holds(&holder) {
             return None;
         }
         let (file, _) = Shared::named(version).words();
-        let asked = Asked::Begin { file, node: mark.node.clone() };
+        let block_bytes = core.block_bytes();
+        let asked = Asked::Begin { file, node: mark.node.clone(), block_bytes };
         let Begun { token, length } = self.ask_about_owed::<Option<Begun>>(&holder, &asked)??;
         Some(Owed {
             holder,
@@ -240,13 +241,12 @@ impl Cluster {
 
 impl Cluster {
     fn note_refused(&self, owed: &Owed, error: &PeerError) {
-        let is_stale = matches!(error, PeerError::Changed | PeerError::Refused(Refusal::Stale));
-        if !is_stale && !matches!(error, PeerError::Refused(_)) {
+        if !matches!(error, PeerError::Changed | PeerError::Refused(Refusal::Stale)) {
             return;
         }
         owed.is_refused.store(true, Ordering::Release);
         // Where the holder brought them to the PFS, it knew that before it refused.
-        if is_stale && self.ask_whether_ended(owed) == Some(None) {
+        if self.ask_whether_ended(owed) == Some(None) {
             owed.settle(|_| Err("it was changed there".to_owned()));
         }
     }
