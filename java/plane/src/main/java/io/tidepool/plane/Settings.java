@@ -1,0 +1,82 @@
+package io.tidepool.plane;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.net.URI;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Comparator;
+import java.util.Optional;
+import java.util.stream.Stream;
+import org.apache.flink.configuration.Configuration;
+
+/** Flink's own settings. Those of memory hold where the job is its own cluster. */
+final class Settings {
+
+    /** File that makes a checkpoint whole. */
+    private static final String WHOLE = "_metadata";
+    private static final String LATEST = "latest";
+    /** Directories between that of the checkpoints and the file: the job, then the checkpoint. */
+    private static final int DEPTH = 3;
+
+    private Settings() {
+    }
+
+    static Configuration of(Options options) {
+        Configuration settings = new Configuration();
+        settings.setString("execution.buffer-timeout.interval", options.bufferTimeoutMs + "ms");
+        settings.setString("pipeline.generic-types", "false");
+        settings.setString("execution.checkpointing.interval", options.checkpointIntervalMs + "ms");
+        settings.setString("execution.checkpointing.num-retained", "2");
+        settings.setString("execution.checkpointing.externalized-checkpoint-retention",
+                "RETAIN_ON_CANCELLATION");
+        // A file system that is away for a while is no reason to stop.
+        settings.setString("execution.checkpointing.tolerable-failed-checkpoints", "1000000");
+        settings.setString("restart-strategy.type", "exponential-delay");
+        settings.setString("restart-strategy.exponential-delay.initial-backoff", "500ms");
+        settings.setString("restart-strategy.exponential-delay.max-backoff", "10s");
+        settings.setString("taskmanager.numberOfTaskSlots", Integer.toString(options.parallelism));
+        settings.setString("taskmanager.memory.network.min", "16m");
+        settings.setString("taskmanager.memory.network.max", "16m");
+        settings.setString("taskmanager.memory.managed.size", "1m");
+        if (!options.checkpoints.isEmpty()) {
+            settings.setString("execution.checkpointing.dir", uri(options.checkpoints).toString());
+        }
+        restored(options).ifPresent(
+                path -> settings.setString("execution.state-recovery.path", path));
+        return settings;
+    }
+
+    /** The checkpoint to go on from. */
+    private static Optional<String> restored(Options options) {
+        if (!options.restore.equals(LATEST)) {
+            return options.restore.isEmpty() ? Optional.empty()
+                    : Optional.of(uri(options.restore).toString());
+        }
+        URI directory = uri(options.checkpoints);
+        if (!"file".equals(directory.getScheme())) {
+            throw new IllegalArgumentException(
+                    "--restore latest looks into --checkpoints, which is to be a directory here");
+        }
+        return latest(Path.of(directory));
+    }
+
+    static Optional<String> latest(Path directory) {
+        if (!Files.isDirectory(directory)) {
+            return Optional.empty();
+        }
+        try (Stream<Path> files = Files.find(directory, DEPTH,
+                (path, facts) -> path.endsWith(WHOLE))) {
+            return files.max(Comparator.comparing(path -> path.toFile().lastModified()))
+                    .map(path -> path.getParent().toUri().toString());
+        } catch (IOException | UncheckedIOException unreadable) {
+            throw new IllegalArgumentException("--restore latest: " + unreadable, unreadable);
+        }
+    }
+
+    /** A path without a scheme is one of this machine. */
+    private static URI uri(String text) {
+        URI uri = URI.create(text);
+        return uri.getScheme() == null ? Path.of(text).toAbsolutePath().toUri() : uri;
+    }
+}

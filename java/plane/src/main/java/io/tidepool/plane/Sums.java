@@ -1,0 +1,50 @@
+package io.tidepool.plane;
+
+/** Sums over the nodes of a cluster, of a rack or of a job. */
+final class Sums {
+
+    private static final int MS_PER_S = 1000;
+
+    private final Counts counts = new Counts();
+    private long nodes;
+    private long totalBytes;
+    private long availableBytes;
+    private long demandBytes;
+    private long residentBytes;
+    private long ceilingBytes;
+    private long jobBytes;
+    private long lagMs = Reading.UNKNOWN;
+
+    /** Adds what is known of a node; {@code ownBytes} are those of the job that is summed up. */
+    void add(Report node, long ownBytes) {
+        counts.add(node.counts);
+        if (!node.taken) {
+            return;
+        }
+        nodes++;
+        totalBytes = Law.add(totalBytes, node.totalBytes);
+        availableBytes = Law.add(availableBytes, Math.max(0, node.availableBytes));
+        demandBytes = Law.add(demandBytes, node.demandBytes);
+        residentBytes = Law.add(residentBytes, node.residentBytes);
+        ceilingBytes = Law.add(ceilingBytes, Math.max(0, node.ceilingBytes));
+        jobBytes = Law.add(jobBytes, ownBytes);
+        lagMs = Math.max(lagMs, node.lagMs);
+    }
+
+    /** The fields after those that say what is summed up; the counts are of the last {@code spanMs}. */
+    String json(JsonText text, String plane, long atMs, long spanMs) {
+        text.field("plane", plane).field("at_ms", atMs).field("span_ms", spanMs)
+                .field("nodes", nodes).field("memory_total_bytes", totalBytes)
+                .field("available_bytes", availableBytes).field("demand_bytes", demandBytes)
+                .field("resident_bytes", residentBytes).field("ceiling_bytes", ceilingBytes)
+                .field("job_bytes", jobBytes);
+        counts.write(text);
+        text.field("decisions_per_s", counts.decisions * MS_PER_S / Math.max(1, spanMs));
+        if (lagMs == Reading.UNKNOWN) {
+            text.field("lag_ms", (String) null);
+        } else {
+            text.field("lag_ms", lagMs);
+        }
+        return text.close().toString();
+    }
+}

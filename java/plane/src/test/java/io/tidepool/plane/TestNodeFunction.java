@@ -1,0 +1,304 @@
+package io.tidepool.plane;
+
+import static io.tidepool.plane.Samples.BLOCK;
+import static io.tidepool.plane.Samples.GIB;
+import static io.tidepool.plane.Samples.NOW_MS;
+import static io.tidepool.plane.Samples.sample;
+import static org.assertj.core.api.Assertions.assertThat;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.Consumer;
+import org.apache.flink.api.common.typeinfo.Types;
+import org.apache.flink.runtime.checkpoint.OperatorSubtaskState;
+import org.apache.flink.streaming.api.operators.KeyedProcessOperator;
+import org.apache.flink.streaming.runtime.streamrecord.StreamRecord;
+import org.apache.flink.streaming.util.KeyedOneInputStreamOperatorTestHarness;
+import org.junit.After;
+import org.junit.Before;
+import org.junit.Test;
+
+/** Which samples of a node are taken, and when which ceiling answers. */
+public class TestNodeFunction {
+
+    private static final long FULL = 128 * GIB;
+
+    private KeyedOneInputStreamOperatorTestHarness<String, Reading, Ceiling> job;
+    private long nowMs = NOW_MS;
+
+    @Before
+    public void start() throws Exception {
+        open("plane1", null);
+    }
+
+    @After
+    public void stop() throws Exception {
+        job.close();
+    }
+
+    private void open(String plane, OperatorSubtaskState state, String... options) throws Exception {
+        if (job != null) {
+            job.close();
+        }
+        job = new KeyedOneInputStreamOperatorTestHarness<>(new KeyedProcessOperator<>(
+                new NodeFunction(Samples.options(options), plane)), Reading::key, Types.STRING);
+        job.getExecutionConfig().enableObjectReuse();
+        job.setup();
+        if (state != null) {
+            job.initializeState(state);
+        }
+        job.open();
+        job.setProcessingTime(nowMs);
+    }
+
+    private List<Ceiling> send(Reading... readings) throws Exception {
+        for (Reading reading : readings) {
+            job.processElement(new StreamRecord<>(reading));
+        }
+        List<Ceiling> ceilings = job.extractOutputValues();
+        job.getOutput().clear();
+        return ceilings;
+    }
+
+    private Counts counts() {
+        Counts counts = new Counts();
+        if (job.getSideOutput(NodeFunction.REPORTS) != null) {
+            job.getSideOutput(NodeFunction.REPORTS)
+                    .forEach(report -> counts.add(report.getValue().counts));
+            job.getSideOutput(NodeFunction.REPORTS).clear();
+        }
+        return counts;
+    }
+
+    private static Reading with(Reading reading, Consumer<Reading> change) {
+        change.accept(reading);
+        return reading;
+    }
+
+    @Test
+    public void aSampleIsAnsweredByTheLaw() throws Exception {
+        Ceiling ceiling = send(sample("n0", "a", 17, 127 * GIB)).get(0);
+        // 40 - 0.5 x 127 x (127 - 121.6) / 121.6 = 37.18 GiB, down to blocks of 64 MiB.
+        assertThat(ceiling.ceilingBytes).containsExactly(594 * BLOCK);
+        assertThat(ceiling.floorBytes).containsExactly(4 * GIB);
+        assertThat(ceiling.plane).isEqualTo("plane1");
+        assertThat(ceiling.number).isEqualTo(1);
+        assertThat(new String(ceiling.json(), StandardCharsets.UTF_8)).isEqualTo(
+                "{\"form\":1,\"cluster\":\"site1\",\"node\":\"n0\",\"plane\":\"plane1\",\"number\":1,"
+                + "\"sample_start\":\"a\",\"sample_number\":17,\"sample_at_ms\":" + (NOW_MS + 1700)
+                + ",\"at_ms\":" + NOW_MS + ",\"lease_ms\":5000,\"policy\":\"dynims\",\"stores\":["
+                + "{\"name\":\"tidepool\",\"ceiling_bytes\":" + 594 * BLOCK
+                + ",\"floor_bytes\":4294967296}]}");
+    }
+
+    @Test
+    public void thePrintedLawRoundsUp() throws Exception {
+        open("plane1", null, "--policy", "dynims-printed");
+        Ceiling ceiling = send(sample("n0", "a", 17, 127 * GIB)).get(0);
+        assertThat(ceiling.ceilingBytes).containsExactly(595 * BLOCK);
+        assertThat(ceiling.policy).isEqualTo("dynims-printed");
+    }
+
+    @Test
+    public void theLawGoesOnFromItsOwnWordOnceInEachInterval() throws Exception {
+        assertThat(send(sample("n0", "a", 1, FULL))).hasSize(1);
+        long first = counts().decisions;
+        assertThat(first).isEqualTo(1);
+        // A quarter of the interval of the law between two samples.
+        for (int number = 2; number <= 8; number++) {
+            Reading reading = sample("n0", "a", number, FULL);
+            reading.stepMs = 25;
+            send(reading);
+        }
+        assertThat(counts().decisions).as("intervals in 175 ms, a little early is early enough")
+                .isEqualTo(2);
+    }
+
+    @Test
+    public void whatChangesNothingIsNotSentUntilHalfOfTheLease() throws Exception {
+        long steady = 121 * GIB + 600 * (1L << 20);
+        List<Long> answered = new ArrayList<>();
+        for (int number = 0; number <= 60; number++) {
+            for (Ceiling ceiling : send(sample("n0", "a", number, steady))) {
+                answered.add(ceiling.sampleNumber);
+            }
+        }
+        assertThat(answered).containsExactly(0L, 25L, 50L);
+    }
+
+    @Test
+    public void aNodeThatIsSilentGetsNothing() throws Exception {
+        send(sample("n0", "a", 1, FULL));
+        nowMs += 60_000;
+        job.setProcessingTime(nowMs);
+        assertThat(send()).isEmpty();
+    }
+
+    @Test
+    public void aClockThatStandsStillDoesNotHoldBackTheLease() throws Exception {
+        long steady = 121 * GIB + 600 * (1L << 20);
+        int answers = 0;
+        for (int number = 0; number <= 60; number++) {
+            answers += send(with(sample("n0", "a", number, steady), s -> s.atMs = NOW_MS)).size();
+        }
+        assertThat(answers).isEqualTo(3);
+    }
+
+    @Test
+    public void repeatedAndReorderedSamplesAreDroppedAndCounted() throws Exception {
+        send(sample("n0", "a", 5, FULL));
+        counts();
+        assertThat(send(sample("n0", "a", 5, 0))).isEmpty();
+        assertThat(counts().repeated).isEqualTo(1);
+        assertThat(send(sample("n0", "a", 4, 0))).isEmpty();
+        assertThat(counts().late).isEqualTo(1);
+        assertThat(send(sample("n0", "a", 4, 0))).isEmpty();
+        assertThat(counts().repeated).as("the late one again").isEqualTo(1);
+        send(sample("n0", "a", 500, FULL));
+        counts();
+        assertThat(send(sample("n0", "a", 5, 0))).isEmpty();
+        assertThat(counts().late).as("too long ago to know").isEqualTo(1);
+        assertThat(send(sample("n0", "a", 501, 60 * GIB))).hasSize(1);
+    }
+
+    @Test
+    public void aNewStartIsTakenAndAnOldOneIsNot() throws Exception {
+        send(sample("n0", "a", 500, FULL));
+        List<Ceiling> second = send(sample("n0", "b", 1, FULL));
+        assertThat(second).hasSize(1);
+        // From the capacity of the sample again, and numbers go on.
+        assertThat(second.get(0).ceilingBytes[0]).isEqualTo(36 * GIB + 10 * BLOCK);
+        assertThat(second.get(0).number).isEqualTo(2);
+        counts();
+        assertThat(send(sample("n0", "a", 501, 0), sample("n0", "a", 900, 0))).isEmpty();
+        assertThat(counts().late).isEqualTo(2);
+        assertThat(send(sample("n0", "c", 1, FULL), sample("n0", "b", 2, 0))).hasSize(1);
+        assertThat(counts().late).isEqualTo(1);
+        for (int start = 0; start < 100; start++) {
+            send(sample("n0", "s" + start, 1, FULL));
+        }
+        counts();
+        assertThat(send(sample("n0", "s98", 9, 0), sample("n0", "s70", 9, 0))).isEmpty();
+        assertThat(counts().late).isEqualTo(2);
+    }
+
+    @Test
+    public void aClockThatIsAnHourOffChangesNothingButACount() throws Exception {
+        long hour = 3_600_000;
+        Ceiling right = send(sample("n0", "a", 1, FULL)).get(0);
+        Ceiling fast = send(with(sample("n1", "a", 1, FULL), s -> s.atMs += hour)).get(0);
+        Ceiling slow = send(with(sample("n2", "a", 1, FULL), s -> s.atMs -= hour)).get(0);
+        assertThat(fast.ceilingBytes).isEqualTo(right.ceilingBytes);
+        assertThat(slow.ceilingBytes).isEqualTo(right.ceilingBytes);
+        assertThat(fast.sampleAtMs).isEqualTo(right.sampleAtMs + hour);
+        assertThat(counts().skewed).isEqualTo(2);
+        // One that is set back while the node runs.
+        assertThat(send(with(sample("n1", "a", 2, FULL), s -> s.atMs -= hour))).hasSize(1);
+    }
+
+    @Test
+    public void afterASilenceOfALeaseTheLawBeginsAtTheCapacityOfTheSample() throws Exception {
+        long first = send(sample("n0", "a", 1, FULL)).get(0).ceilingBytes[0];
+        long second = send(sample("n0", "a", 2, FULL)).get(0).ceilingBytes[0];
+        assertThat(second).isLessThan(first);
+        assertThat(send(sample("n0", "a", 60, FULL)).get(0).ceilingBytes[0]).isEqualTo(first);
+    }
+
+    @Test
+    public void withoutAReadingOfMemoryTheCeilingStays() throws Exception {
+        Ceiling ceiling = send(with(sample("n0", "a", 1, 0), s -> s.availableBytes = Reading.UNKNOWN))
+                .get(0);
+        assertThat(ceiling.ceilingBytes).containsExactly(40 * GIB);
+    }
+
+    @Test
+    public void ceilingsStayWithinTheBoundsOfTheSample() throws Exception {
+        for (int number = 1; number < 40; number++) {
+            for (Ceiling ceiling : send(sample("n0", "a", number, number < 20 ? FULL : 60 * GIB))) {
+                assertThat(ceiling.ceilingBytes[0]).isBetween(4 * GIB, 60 * GIB);
+            }
+        }
+        Reading narrow = with(sample("n0", "a", 41, 60 * GIB), s -> s.stores[0].maxBytes = 9 * GIB);
+        assertThat(send(narrow).get(0).ceilingBytes).containsExactly(9 * GIB);
+    }
+
+    @Test
+    public void nodesWithoutStoresAndGarbageAreCountedAlone() throws Exception {
+        assertThat(send(with(sample("n0", "a", 1, FULL), s -> s.stores = new StoreFacts[0]),
+                Reading.of(Reading.GARBAGE, 0), Reading.of(Reading.FOREIGN, 0))).isEmpty();
+        Counts counts = counts();
+        assertThat(counts.samples).isEqualTo(1);
+        assertThat(counts.garbage).isEqualTo(1);
+        assertThat(counts.foreign).isEqualTo(1);
+    }
+
+    @Test
+    public void twoClustersHaveNodesOfTheSameName() throws Exception {
+        send(sample("n0", "a", 5, FULL));
+        List<Ceiling> other = send(with(sample("n0", "a", 5, FULL), s -> s.cluster = "site2"));
+        assertThat(other).hasSize(1);
+        assertThat(other.get(0).cluster).isEqualTo("site2");
+        assertThat(other.get(0).number).isEqualTo(1);
+    }
+
+    @Test
+    public void followSendsNothingAndFairHandsSamplesOn() throws Exception {
+        open("plane1", null, "--policy", "follow");
+        assertThat(send(sample("n0", "a", 1, FULL))).isEmpty();
+        assertThat(counts().samples).isEqualTo(1);
+        assertThat(job.getSideOutput(NodeFunction.TAKEN)).isNull();
+        open("plane1", null, "--policy", "fair");
+        assertThat(send(sample("n0", "a", 1, FULL), sample("n0", "a", 1, FULL))).isEmpty();
+        assertThat(job.getSideOutput(NodeFunction.TAKEN)).hasSize(1);
+    }
+
+    @Test
+    public void nodesBeyondTheBoundAreRefusedUntilOthersAreForgotten() throws Exception {
+        open("plane1", null, "--max-nodes", "2");
+        send(sample("n0", "a", 1, FULL), sample("n0", "a", 2, FULL), sample("n1", "a", 1, FULL));
+        assertThat(send(sample("n2", "a", 1, FULL))).isEmpty();
+        assertThat(counts().refused).isEqualTo(1);
+        assertThat(send(sample("n0", "a", 3, FULL))).as("known ones are served").hasSize(1);
+        open("plane2", job.snapshot(1, 1), "--max-nodes", "2");
+        assertThat(send(sample("n2", "a", 1, FULL))).as("after a restore as well").isEmpty();
+        nowMs += 400_000;
+        job.setProcessingTime(nowMs);
+        assertThat(send(sample("n1", "a", 2, FULL))).hasSize(1);
+        nowMs += NodeFunction.FORGET_MS - 100_000;
+        job.setProcessingTime(nowMs);
+        assertThat(job.numKeyedStateEntries()).as("n0 is forgotten, n1 is not").isEqualTo(1);
+        Ceiling ceiling = send(sample("n2", "a", 2, FULL)).get(0);
+        assertThat(ceiling.number).as("no number comes again").isEqualTo(4);
+        assertThat(send(sample("n0", "a", 4, FULL))).isEmpty();
+    }
+
+    @Test
+    public void aRestoreGoesOnWithPlaneNumberAndCeiling() throws Exception {
+        List<Ceiling> before = new ArrayList<>();
+        for (int number = 1; number <= 5; number++) {
+            before.addAll(send(sample("n0", "a", number, FULL)));
+        }
+        OperatorSubtaskState state = job.snapshot(1, 1);
+        List<Ceiling> straight = new ArrayList<>();
+        for (int number = 6; number <= 60; number++) {
+            straight.addAll(send(sample("n0", "a", number, 122 * GIB)));
+        }
+        nowMs += 30_000;
+        open("plane2", state);
+        assertThat(send(sample("n0", "a", 5, 0), sample("n0", "a", 4, 0))).isEmpty();
+        assertThat(counts().repeated).isEqualTo(2);
+        List<Ceiling> again = new ArrayList<>();
+        for (int number = 6; number <= 60; number++) {
+            again.addAll(send(sample("n0", "a", number, 122 * GIB)));
+        }
+        assertThat(before).hasSize(5);
+        assertThat(straight).isNotEmpty();
+        assertThat(again).hasSameSizeAs(straight);
+        for (int i = 0; i < again.size(); i++) {
+            assertThat(again.get(i)).isEqualToIgnoringGivenFields(straight.get(i), "atMs");
+            assertThat(again.get(i).number).isEqualTo(6 + i);
+            assertThat(again.get(i).plane).isEqualTo("plane1");
+        }
+    }
+}

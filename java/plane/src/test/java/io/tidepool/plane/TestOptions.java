@@ -1,0 +1,114 @@
+package io.tidepool.plane;
+
+import static org.assertj.core.api.Assertions.assertThat;
+import static org.assertj.core.api.Assertions.assertThatThrownBy;
+
+import java.io.File;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.List;
+import org.apache.flink.configuration.Configuration;
+import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
+import org.apache.flink.streaming.api.graph.StreamGraph;
+import org.apache.flink.streaming.api.graph.StreamNode;
+import org.junit.Rule;
+import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
+
+/** Options, and the job that is put together by them. */
+public class TestOptions {
+
+    @Rule
+    public final TemporaryFolder folder = new TemporaryFolder();
+
+    private static void refused(String words, String... arguments) {
+        assertThatThrownBy(() -> new Options(arguments))
+                .isInstanceOf(IllegalArgumentException.class).hasMessageContaining(words);
+    }
+
+    @Test
+    public void defaultsAreThoseOfThePaper() {
+        Options options = Samples.options();
+        assertThat(options.policy).isEqualTo(PolicyName.DYNIMS);
+        assertThat(options.usedShare).isEqualTo(0.95);
+        assertThat(options.gain).isEqualTo(0.5);
+        assertThat(options.intervalMs).isEqualTo(100);
+        assertThat(options.leaseMs).isEqualTo(5000);
+        assertThat(options.maxNodes).isEqualTo(10_000);
+    }
+
+    @Test
+    public void whatIsNotUnderstoodIsRefusedWithTheCause() {
+        refused("--kafka HOST:PORT is needed");
+        refused("--help", "kafka", "x");
+        refused("--help", "--kafka");
+        refused("no option --polcy", "--kafka", "x", "--polcy", "fair");
+        refused("no policy fare", "--kafka", "x", "--policy", "fare");
+        refused("--lease-ms 1", "--kafka", "x", "--lease-ms", "1");
+        refused("--gain NaN", "--kafka", "x", "--gain", "NaN");
+        refused("--from middle", "--kafka", "x", "--from", "middle");
+        refused("--max-bytes", "--kafka", "x", "--collectd-topic", "collectd");
+        refused("--weights /not/there", "--kafka", "x", "--weights", "/not/there");
+        refused("--kafka-properties /not/there", "--kafka", "x", "--kafka-properties", "/not/there");
+    }
+
+    @Test
+    public void kafkaPropertiesComeFromAFile() throws IOException {
+        Path file = folder.newFile().toPath();
+        Files.write(file, List.of("security.protocol=SASL_SSL", "# a remark", "ssl.truststore.type=PEM"));
+        Options options = Samples.options("--kafka-properties", file.toString());
+        assertThat(options.kafkaProperties).hasSize(2).containsEntry("security.protocol", "SASL_SSL");
+    }
+
+    @Test
+    public void weightsAreReadAndErrorsNameTheLine() {
+        Weights weights = Weights.of(List.of("user anna 3 # first", "", "job 7 9", "idle 0"), false);
+        assertThat(weights.of("anna")).isEqualTo(3);
+        assertThat(weights.of("bob")).isEqualTo(1);
+        assertThat(weights.of("7")).as("jobs do not count here").isEqualTo(1);
+        assertThat(weights.idle()).isEqualTo(0);
+        assertThat(Weights.of(List.of("job 7 9", "default 2"), true).of("7")).isEqualTo(9);
+        for (String line : List.of("user anna", "anna 3", "user anna -1", "user anna x", "job")) {
+            assertThatThrownBy(() -> Weights.of(List.of(line), false)).hasMessageContaining(line);
+        }
+    }
+
+    @Test
+    public void latestIsTheNewestWholeCheckpoint() throws IOException {
+        Path directory = folder.getRoot().toPath();
+        assertThat(Settings.latest(directory)).isEmpty();
+        assertThat(Settings.latest(directory.resolve("none"))).isEmpty();
+        long second = 0;
+        for (String name : List.of("old/chk-9", "new/chk-2", "new/chk-3")) {
+            File checkpoint = directory.resolve(name).toFile();
+            assertThat(checkpoint.mkdirs()).isTrue();
+            if (!name.endsWith("3")) {
+                File file = new File(checkpoint, "_metadata");
+                assertThat(file.createNewFile() && file.setLastModified(++second * 1000)).isTrue();
+            }
+        }
+        assertThat(Settings.latest(directory).orElse("")).endsWith("new/chk-2/");
+        Configuration settings = Settings.of(Samples.options("--restore", "latest", "--checkpoints",
+                directory.toString()));
+        assertThat(settings.getString("execution.state-recovery.path", "")).endsWith("new/chk-2/");
+        assertThat(settings.getString("execution.buffer-timeout.interval", "")).isEqualTo("0ms");
+    }
+
+    @Test
+    public void theJobNeedsNoGenericTypesAndAllFunctionsHaveIds() {
+        for (String policy : List.of("dynims", "fair", "follow")) {
+            Options options = Samples.options("--policy", policy, "--collectd-topic", "collectd",
+                    "--max-bytes", "1", "--parallelism", "2");
+            StreamExecutionEnvironment environment =
+                    StreamExecutionEnvironment.getExecutionEnvironment(Settings.of(options));
+            Plane.build(environment, options);
+            StreamGraph graph = environment.getStreamGraph();
+            for (StreamNode node : graph.getStreamNodes()) {
+                boolean ours = !node.getOperatorName().contains("Committer");
+                assertThat(node.getTransformationUID() != null || !ours).as(node.toString()).isTrue();
+            }
+            assertThat(graph.getJobGraph().getNumberOfVertices()).isGreaterThan(2);
+        }
+    }
+}
