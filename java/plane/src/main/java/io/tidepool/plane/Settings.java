@@ -44,6 +44,10 @@ final class Settings {
         }
         restored(options).ifPresent(
                 path -> settings.setString("execution.state-recovery.path", path));
+        if (options.restore.equals(LATEST)) {
+            // Its own checkpoint of before: it is deleted once there is a newer one.
+            settings.setString("execution.state-recovery.claim-mode", "CLAIM");
+        }
         return settings;
     }
 

@@ -19,7 +19,9 @@ public final class SummaryFunction extends KeyedProcessFunction<String, Report, 
     static final long PERIOD_MS = 1000;
     /** A node that is silent for so long is not summed up. */
     static final long SILENT_MS = 10_000;
-    /** Most racks and jobs with a summary of their own, with the clusters. */
+    /** Most clusters with a summary of their own. */
+    static final int CLUSTERS = 100;
+    /** Most racks and jobs with a summary of their own, all clusters together. */
     static final int GROUPS = 2000;
 
     private static final long serialVersionUID = 1;
@@ -88,12 +90,21 @@ public final class SummaryFunction extends KeyedProcessFunction<String, Report, 
         nodes.values().removeIf(seen -> nowMs - seen.heardMs >= SILENT_MS);
         long spanMs = nowMs - lastMs;
         lastMs = nowMs;
-        Map<Group, Sums> sums = new TreeMap<>();
-        sums.put(new Group("plane", "", ""), new Sums());
-        sums.values().forEach(all -> all.add(unnamed, 0));
+        Sums all = new Sums();
+        all.add(unnamed, 0);
+        Map<Group, Sums> clusters = new TreeMap<>();
+        Map<Group, Sums> groups = new TreeMap<>();
         for (Seen seen : nodes.values()) {
-            add(sums, seen.last);
+            all.add(seen.last, 0);
+            Group cluster = new Group("cluster", seen.last.cluster, "");
+            add(clusters, CLUSTERS, cluster, seen.last, 0);
+            if (clusters.containsKey(cluster)) {
+                addGroups(groups, seen.last);
+            }
         }
+        Map<Group, Sums> sums = new TreeMap<>(groups);
+        sums.putAll(clusters);
+        sums.put(new Group("plane", "", ""), all);
         sums.forEach((group, sum) -> {
             String text = sum.json(group.head(), plane, nowMs, spanMs);
             out.collect(new Summary(group.key(), text));
@@ -102,29 +113,28 @@ public final class SummaryFunction extends KeyedProcessFunction<String, Report, 
         nodes.values().forEach(seen -> seen.last.forgetCounts());
     }
 
-    private static void add(Map<Group, Sums> sums, Report node) {
-        add(sums, new Group("plane", "", ""), node, 0);
-        add(sums, new Group("cluster", node.cluster, ""), node, 0);
+    private static void addGroups(Map<Group, Sums> groups, Report node) {
         if (!node.rack.isEmpty()) {
-            add(sums, new Group("rack", node.cluster, node.rack), node, 0);
+            add(groups, GROUPS, new Group("rack", node.cluster, node.rack), node, 0);
         }
         Map<String, Long> jobs = new TreeMap<>();
         for (JobUse job : node.jobs) {
             jobs.merge(job.name, job.bytes, Law::add);
         }
-        jobs.forEach((job, bytes) -> add(sums, new Group("job", node.cluster, job), node, bytes));
+        jobs.forEach((job, bytes) ->
+                add(groups, GROUPS, new Group("job", node.cluster, job), node, bytes));
     }
 
-    private static void add(Map<Group, Sums> sums, Group group, Report node, long ownBytes) {
+    /** Adds a node to a sum; one that would be beyond the bound is not begun. */
+    private static void add(Map<Group, Sums> sums, int bound, Group group, Report node, long bytes) {
         Sums sum = sums.get(group);
-        if (sum == null) {
-            if (!group.name.isEmpty() && sums.size() >= GROUPS) {
-                return;
-            }
+        if (sum == null && sums.size() < bound) {
             sum = new Sums();
             sums.put(group, sum);
         }
-        sum.add(node, ownBytes);
+        if (sum != null) {
+            sum.add(node, bytes);
+        }
     }
 
     /** What is summed up: the plane, a cluster, or a rack or a job of it. */

@@ -135,6 +135,16 @@ public class TestSummary {
             }
             send(report("n" + node, "r" + node, jobs));
         }
-        assertThat(after(1000)).hasSize(SummaryFunction.GROUPS).containsKey("site1");
+        assertThat(after(1000)).hasSize(SummaryFunction.GROUPS + 2).containsKey("site1");
+        Map<String, String> texts = after(10_000);
+        assertThat(texts.keySet()).containsExactly("plane");
+        for (int cluster = 0; cluster < 300; cluster++) {
+            Report report = report("n0", "");
+            report.cluster = "c" + cluster;
+            send(report);
+        }
+        texts = after(1000);
+        assertThat(texts).hasSize(SummaryFunction.CLUSTERS + 1);
+        assertThat(texts.get("plane")).contains("\"nodes\":300,");
     }
 }
