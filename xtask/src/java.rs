@@ -11,6 +11,8 @@ use acceptance::{environment, maven_repository, process};
 use crate::arguments::BuildOptions;
 use crate::java_reports;
 
+/// The Java parts that are shipped and tested.
+const PROJECTS: &str = "--projects=hadoop,plane";
 const LIBRARY: &str = "libtidepool_java.so";
 /// The other architecture that the library is built for, where this machine has the tools.
 const CROSS_TARGET: &str = "aarch64-unknown-linux-gnu";
@@ -36,7 +38,7 @@ pub fn build(options: &BuildOptions) -> Result<()> {
         None => println!("x: no tools for {CROSS_TARGET}: the jar serves this architecture alone"),
     }
     let native = stripped(&environment::target().join("release"), "strip", "native")?;
-    let mut arguments = vec!["-DskipTests".to_owned(), "--projects=hadoop".to_owned()];
+    let mut arguments = vec!["-DskipTests".to_owned(), PROJECTS.to_owned()];
     arguments.push("--also-make".to_owned());
     arguments.push(format!("-Dnative.dir={}", native.display()));
     arguments
@@ -48,6 +50,9 @@ pub fn build(options: &BuildOptions) -> Result<()> {
     let made = environment::checkout().join("java/hadoop/target").join(&jar);
     std::fs::copy(&made, dist.join(&jar)).with_context(|| made.display().to_string())?;
     maven_repository::publish(&made, &dist.join("maven"))?;
+    let jar = format!("tidepool-plane-{version}.jar");
+    let made = environment::checkout().join("java/plane/target").join(&jar);
+    std::fs::copy(&made, dist.join(&jar)).with_context(|| made.display().to_string())?;
     println!("x: built into {}", dist.display());
     Ok(())
 }
@@ -62,9 +67,11 @@ pub fn test() -> Result<Vec<Outcome>> {
     environment::build_release()?;
     let native = environment::target().join("release");
     let arguments = [
-        "--projects=hadoop".to_owned(),
+        PROJECTS.to_owned(),
         "--also-make".to_owned(),
         format!("-Dnative.dir={}", native.display()),
+        // All reports are there even where one part fails.
+        "--fail-at-end".to_owned(),
         "test".to_owned(),
     ];
     java_reports::clear()?;

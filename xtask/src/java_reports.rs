@@ -11,7 +11,8 @@ use serde::Deserialize;
 
 use crate::junit;
 
-const REPORTS: &str = "java/hadoop/target/surefire-reports";
+const REPORTS: [&str; 2] =
+    ["java/hadoop/target/surefire-reports", "java/plane/target/surefire-reports"];
 const LEFT_OUT: &str = "conformance/hadoop.toml";
 
 /// The list of tests that say by themselves that they do not apply.
@@ -44,9 +45,10 @@ impl NotApplicable {
 
 /// Takes the reports of an earlier run away.
 pub fn clear() -> Result<()> {
-    let reports = environment::checkout().join(REPORTS);
-    if reports.exists() {
-        std::fs::remove_dir_all(&reports).with_context(|| reports.display().to_string())?;
+    for reports in REPORTS.map(|reports| environment::checkout().join(reports)) {
+        if reports.exists() {
+            std::fs::remove_dir_all(&reports).with_context(|| reports.display().to_string())?;
+        }
     }
     Ok(())
 }
@@ -56,8 +58,10 @@ pub fn count(outcome: &mut Outcome) -> Result<()> {
     let text = std::fs::read_to_string(environment::checkout().join(LEFT_OUT))?;
     let accepted: Accepted = toml::from_str(&text).with_context(|| LEFT_OUT.to_owned())?;
     let mut counted = Counted::default();
-    for report in report_files(&environment::checkout().join(REPORTS))? {
-        counted.add(&std::fs::read_to_string(report)?);
+    for reports in REPORTS {
+        for report in report_files(&environment::checkout().join(reports))? {
+            counted.add(&std::fs::read_to_string(report)?);
+        }
     }
     outcome.passed += counted.passed;
     outcome.failed.append(&mut counted.failed);

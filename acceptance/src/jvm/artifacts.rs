@@ -91,6 +91,7 @@ pub fn tide_jar() -> Result<PathBuf> {
     let java = environment::checkout().join("java");
     let mut maven = process::command("mvn", &["-q", "-B", "-f"]);
     maven.arg(java.join("pom.xml")).arg(format!("-Drevision={}", env!("CARGO_PKG_VERSION")));
+    maven.args(["-pl", "hadoop", "-am"]);
     maven.arg(format!("-Dnative.dir={}", environment::target().join("release").display()));
     // Its tests are a step of their own.
     maven.args(["-Dmaven.test.skip=true", "package"]);

@@ -2,7 +2,7 @@ package io.tidepool.plane;
 
 import java.nio.charset.StandardCharsets;
 
-/** Ceilings of the stores of one node, for as long as the lease. Flink reads and writes the fields. */
+/** Ceilings of the stores of one node, for a lease. Flink reads and writes the fields. */
 public final class Ceiling {
 
     /** Cluster of the node. */

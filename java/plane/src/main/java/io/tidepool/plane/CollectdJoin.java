@@ -3,7 +3,8 @@ package io.tidepool.plane;
 /**
  * Joins the six messages of one reading of collectd by their time. A reading is complete with the
  * sixth, or ends when one of a newer time comes; then one missing part follows from the memory of
- * the node, which does not change. With more missing, or before the first full reading, it is given up.
+ * the node, which does not change. With more missing, or before the first full reading, it is given
+ * up.
  */
 final class CollectdJoin {
 

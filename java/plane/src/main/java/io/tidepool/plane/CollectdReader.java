@@ -16,7 +16,8 @@ final class CollectdReader implements Serializable {
     static final List<String> PARTS =
             List.of("used", "buffered", "cached", "free", "slab_unrecl", "slab_recl");
 
-    private static final List<String> AVAILABLE = List.of("buffered", "cached", "free", "slab_recl");
+    private static final List<String> AVAILABLE =
+            List.of("buffered", "cached", "free", "slab_recl");
 
     /** Name of the plug-in, and of its values in bytes; those in percent have another one. */
     private static final String MEMORY = "memory";

@@ -43,7 +43,7 @@ final class Json {
         return parser.nextToken();
     }
 
-    /** Name of the next field, whose value is then the present token; null where the object ends. */
+    /** Name of the next field, whose value is the present token then; null at the end of it. */
     String field() throws IOException {
         String name = parser.nextFieldName();
         if (name != null) {
@@ -91,7 +91,8 @@ final class Json {
             return 0;
         }
         boolean large = parser.getNumberType() == JsonParser.NumberType.BIG_INTEGER;
-        boolean negative = large ? parser.getBigIntegerValue().signum() < 0 : parser.getLongValue() < 0;
+        boolean negative = large
+                ? parser.getBigIntegerValue().signum() < 0 : parser.getLongValue() < 0;
         if (negative) {
             bad = true;
             return 0;

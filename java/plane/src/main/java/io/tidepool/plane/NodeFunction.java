@@ -160,7 +160,7 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
 
     /** Asks the law once in each of its intervals. */
     private void decide(NodeState state, Reading sample, Report report) {
-        double sinceMs = (double) Math.abs(sample.number - state.decidedNumber) * sample.stepMs;
+        double sinceMs = sinceMs(sample, state.decidedNumber, state.decidedAtMs);
         if (state.decided && sinceMs < WHOLE_INTERVAL * options.intervalMs) {
             return;
         }
@@ -174,7 +174,14 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
         state.capacityBytes = law.decide(capacity, sample);
         state.decided = true;
         state.decidedNumber = sample.number;
+        state.decidedAtMs = sample.atMs;
         report.counts.decisions = 1;
+    }
+
+    /** Time since an earlier sample, by the node's clock, or its count where that stands still. */
+    private static double sinceMs(Reading sample, long number, long atMs) {
+        double countedMs = (double) Math.abs(sample.number - number) * sample.stepMs;
+        return Math.max(countedMs, Math.abs(sample.atMs - atMs));
     }
 
     /** Sends the ceilings where they changed, or half of the lease has gone. */
@@ -188,10 +195,7 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
         String[] names = Ceiling.names(sample.stores);
         boolean changed = !Arrays.equals(bytes, state.sentBytes)
                 || !Arrays.equals(names, state.sentStores);
-        double sinceMs = (double) (sample.number - state.sentNumber) * sample.stepMs;
-        // By the node's own clock, or by its count where that stands still.
-        boolean renewed = 2 * sinceMs >= options.leaseMs
-                || 2 * Math.abs(sample.atMs - state.sentAtMs) >= options.leaseMs;
+        boolean renewed = 2 * sinceMs(sample, state.sentNumber, state.sentAtMs) >= options.leaseMs;
         if (!first && !changed && !renewed) {
             return;
         }

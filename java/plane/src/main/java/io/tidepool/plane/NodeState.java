@@ -25,6 +25,8 @@ public final class NodeState {
     public long capacityBytes;
     /** Number of the sample of the last control interval. */
     public long decidedNumber;
+    /** The node's clock in it. */
+    public long decidedAtMs;
 
     /** Number of the last ceiling; 0 before the first. */
     public long ceilingNumber;

@@ -39,7 +39,8 @@ final class Options implements Serializable {
               --fair-total-bytes N         fair: store bytes of the whole site
               --fair-share N               fair: the same as a share of the sum of all max [0.5]
               --fair-by user|job           fair: whose weights [user]
-              --weights FILE               fair: lines "user NAME W", "job NAME W", "default W", "idle W"
+              --weights FILE               fair: lines "user NAME N", "job NAME N", "default N"
+                                           and "idle N"
               --max-nodes N                nodes that are served [10000]
               --max-jobs N                 jobs of a node that are looked at [64]
               --max-stores N               stores of a node [16]
@@ -47,7 +48,7 @@ final class Options implements Serializable {
               --buffer-timeout-ms N        time that Flink may hold messages back [0]
               --checkpoints URI            directory of checkpoints [none: kept in memory]
               --checkpoint-interval-ms N   time between two [1000]
-              --restore PATH|latest        go on from a checkpoint, or from the newest in --checkpoints
+              --restore PATH|latest        go on from a checkpoint, or the newest in --checkpoints
             """;
 
     private static final long serialVersionUID = 1;

@@ -17,8 +17,8 @@ import org.apache.flink.streaming.api.datastream.SingleOutputStreamOperator;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 
 /**
- * The job of the plane of memory control: samples of nodes in, ceilings and sums out. It runs in one
- * JVM by its own {@code main}, or on a Flink cluster that it is submitted to.
+ * The job of the plane of memory control: samples of nodes in, ceilings and sums out. It runs in
+ * one JVM by its own {@code main}, or on a Flink cluster that it is submitted to.
  */
 public final class Plane {
 
@@ -53,7 +53,7 @@ public final class Plane {
         environment.execute("tidepool-plane");
     }
 
-    /** Puts the job together. Each function has an id, so that a changed job takes over its state. */
+    /** Puts the job together. Functions have ids, so that a changed job takes over their state. */
     static void build(StreamExecutionEnvironment environment, Options options) {
         environment.setParallelism(options.parallelism);
         environment.getConfig().enableObjectReuse();
@@ -104,7 +104,8 @@ public final class Plane {
         return environment.fromSource(source, WatermarkStrategy.noWatermarks(), name).uid(name);
     }
 
-    private static <T> KafkaSink<T> sink(Options options, KafkaRecordSerializationSchema<T> format) {
+    private static <T> KafkaSink<T> sink(Options options,
+            KafkaRecordSerializationSchema<T> format) {
         Properties properties = new Properties();
         properties.setProperty("linger.ms", "0");
         properties.setProperty("acks", "1");

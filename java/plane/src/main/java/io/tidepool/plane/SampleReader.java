@@ -41,7 +41,7 @@ final class SampleReader implements Serializable {
             Json json = new Json(message);
             JsonToken first = json.next();
             if (first == JsonToken.START_ARRAY) {
-                for (JsonToken next = json.next(); next != JsonToken.END_ARRAY; next = json.next()) {
+                while (json.next() != JsonToken.END_ARRAY) {
                     out.accept(one(json, recordMs));
                 }
             } else {

@@ -25,9 +25,9 @@ import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
 import org.apache.flink.util.Collector;
 
 /**
- * The policy {@code fair}, by cluster: a site's total of store bytes, shared among its nodes once in
- * each interval. The weight of an owner (a user, or a job) is spread evenly over the nodes that it
- * is on; the weight of a node is the sum of what is spread to it.
+ * The policy {@code fair}, by cluster: a site's total of store bytes, shared among its nodes once
+ * in each interval. The weight of an owner (a user, or a job) is spread evenly over the nodes that
+ * it is on; the weight of a node is the sum of what is spread to it.
  */
 public final class SiteFunction extends KeyedProcessFunction<String, Reading, Ceiling>
         implements CheckpointedFunction {
@@ -121,7 +121,7 @@ public final class SiteFunction extends KeyedProcessFunction<String, Reading, Ce
         }
     }
 
-    /** Goes on above all numbers that were sent after the checkpoint: one in each interval at most. */
+    /** Goes on above all numbers since the checkpoint: one in each interval at most. */
     private void moveOn(String cluster, long nowMs) throws Exception {
         Long lastMs = tickMs.value();
         if (moved.add(cluster) && restored && lastMs != null) {

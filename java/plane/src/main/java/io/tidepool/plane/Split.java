@@ -12,7 +12,7 @@ final class Split {
     private Split() {
     }
 
-    /** Ceilings of the stores in their order; the sum is above the target only where mins forbid less. */
+    /** Ceilings in the order of the stores; more than the target only where mins forbid less. */
     static long[] of(long targetBytes, StoreFacts[] stores) {
         long[] ceilings = new long[stores.length];
         long room = targetBytes;

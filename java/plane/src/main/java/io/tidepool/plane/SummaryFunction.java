@@ -126,7 +126,8 @@ public final class SummaryFunction extends KeyedProcessFunction<String, Report, 
     }
 
     /** Adds a node to a sum; one that would be beyond the bound is not begun. */
-    private static void add(Map<Group, Sums> sums, int bound, Group group, Report node, long bytes) {
+    private static void add(Map<Group, Sums> sums, int bound, Group group, Report node,
+            long bytes) {
         Sums sum = sums.get(group);
         if (sum == null && sums.size() < bound) {
             sum = new Sums();

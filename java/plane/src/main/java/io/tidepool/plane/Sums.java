@@ -31,7 +31,7 @@ final class Sums {
         lagMs = Math.max(lagMs, node.lagMs);
     }
 
-    /** The fields after those that say what is summed up; the counts are of the last {@code spanMs}. */
+    /** The fields after those that say what is summed up; counts are of the last {@code spanMs}. */
     String json(JsonText text, String plane, long atMs, long spanMs) {
         text.field("plane", plane).field("at_ms", atMs).field("span_ms", spanMs)
                 .field("nodes", nodes).field("memory_total_bytes", totalBytes)

@@ -58,8 +58,9 @@ final class Samples {
 
     /** One of the six messages, as collectd writes them. */
     static String part(String host, String time, String instance, long bytes) {
-        return "[{\"values\":[" + bytes + "],\"dstypes\":[\"gauge\"],\"dsnames\":[\"value\"],\"time\":"
-                + time + ",\"interval\":0.100,\"host\":\"" + host + "\",\"plugin\":\"memory\","
+        return "[{\"values\":[" + bytes + "],\"dstypes\":[\"gauge\"],\"dsnames\":[\"value\"],"
+                + "\"time\":" + time + ",\"interval\":0.100,\"host\":\"" + host + "\","
+                + "\"plugin\":\"memory\","
                 + "\"plugin_instance\":\"\",\"type\":\"memory\",\"type_instance\":\"" + instance
                 + "\"}]";
     }

@@ -83,9 +83,10 @@ public class TestCollectd {
 
     @Test
     public void oneMessageIsReadAsCaptured() {
-        Reading part = read("[{\"values\":[780402688],\"dstypes\":[\"gauge\"],\"dsnames\":[\"value\"],"
-                + "\"time\":1795361718.344,\"interval\":0.100,\"host\":\"node7\",\"plugin\":\"memory\","
-                + "\"plugin_instance\":\"\",\"type\":\"memory\",\"type_instance\":\"used\"}]").get(0);
+        Reading part = read("[{\"values\":[780402688],\"dstypes\":[\"gauge\"],"
+                + "\"dsnames\":[\"value\"],\"time\":1795361718.344,\"interval\":0.100,"
+                + "\"host\":\"node7\",\"plugin\":\"memory\",\"plugin_instance\":\"\","
+                + "\"type\":\"memory\",\"type_instance\":\"used\"}]").get(0);
         assertThat(part.kind).isEqualTo(Reading.PART);
         assertThat(part.key()).isEqualTo("site1\nnode7");
         assertThat(part.atMs).isEqualTo(1795361718344L);

@@ -23,10 +23,12 @@ public class TestLaw {
             }
             String[] fields = line.split(",");
             boolean printed = fields[1].equals("dynims-printed");
-            Law law = new Law(printed, Double.parseDouble(fields[2]), Double.parseDouble(fields[3]));
+            double gain = Double.parseDouble(fields[2]);
+            Law law = new Law(printed, gain, Double.parseDouble(fields[3]));
             Reading reading = new Reading();
             reading.totalBytes = Long.parseLong(fields[4]);
-            reading.availableBytes = fields[5].equals("-") ? Reading.UNKNOWN : Long.parseLong(fields[5]);
+            reading.availableBytes = fields[5].equals("-")
+                    ? Reading.UNKNOWN : Long.parseLong(fields[5]);
             long[] bytes = new long[4];
             for (int i = 0; i < bytes.length; i++) {
                 bytes[i] = Long.parseLong(fields[6 + i]);

@@ -37,7 +37,8 @@ public class TestNodeFunction {
         job.close();
     }
 
-    private void open(String plane, OperatorSubtaskState state, String... options) throws Exception {
+    private void open(String plane, OperatorSubtaskState state, String... options)
+            throws Exception {
         if (job != null) {
             job.close();
         }
@@ -85,8 +86,9 @@ public class TestNodeFunction {
         assertThat(ceiling.plane).isEqualTo("plane1");
         assertThat(ceiling.number).isEqualTo(1);
         assertThat(new String(ceiling.json(), StandardCharsets.UTF_8)).isEqualTo(
-                "{\"form\":1,\"cluster\":\"site1\",\"node\":\"n0\",\"plane\":\"plane1\",\"number\":1,"
-                + "\"sample_start\":\"a\",\"sample_number\":17,\"sample_at_ms\":" + (NOW_MS + 1700)
+                "{\"form\":1,\"cluster\":\"site1\",\"node\":\"n0\",\"plane\":\"plane1\","
+                + "\"number\":1,\"sample_start\":\"a\",\"sample_number\":17,\"sample_at_ms\":"
+                + (NOW_MS + 1700)
                 + ",\"at_ms\":" + NOW_MS + ",\"lease_ms\":5000,\"policy\":\"dynims\",\"stores\":["
                 + "{\"name\":\"tidepool\",\"ceiling_bytes\":" + 594 * BLOCK
                 + ",\"floor_bytes\":4294967296}]}");
@@ -109,10 +111,18 @@ public class TestNodeFunction {
         for (int number = 2; number <= 8; number++) {
             Reading reading = sample("n0", "a", number, FULL);
             reading.stepMs = 25;
+            reading.atMs = NOW_MS + 100 + 25 * (number - 1);
             send(reading);
         }
         assertThat(counts().decisions).as("intervals in 175 ms, a little early is early enough")
                 .isEqualTo(2);
+        for (int number = 9; number <= 16; number++) {
+            Reading reading = sample("n0", "a", number, FULL);
+            reading.stepMs = 10;
+            reading.atMs = NOW_MS + 275 + 100 * (number - 8);
+            send(reading);
+        }
+        assertThat(counts().decisions).as("samples further apart than told").isEqualTo(8);
     }
 
     @Test
@@ -165,7 +175,8 @@ public class TestNodeFunction {
     @Test
     public void aNewStartIsTakenAndAnOldOneIsNot() throws Exception {
         send(sample("n0", "a", 500, FULL));
-        List<Ceiling> second = send(sample("n0", "b", 1, FULL));
+        Reading begun = with(sample("n0", "b", 1, FULL), s -> s.atMs = NOW_MS + 50_100);
+        List<Ceiling> second = send(begun);
         assertThat(second).hasSize(1);
         // From the capacity of the sample again, and numbers go on.
         assertThat(second.get(0).ceilingBytes[0]).isEqualTo(36 * GIB + 10 * BLOCK);
@@ -207,9 +218,8 @@ public class TestNodeFunction {
 
     @Test
     public void withoutAReadingOfMemoryTheCeilingStays() throws Exception {
-        Ceiling ceiling = send(with(sample("n0", "a", 1, 0), s -> s.availableBytes = Reading.UNKNOWN))
-                .get(0);
-        assertThat(ceiling.ceilingBytes).containsExactly(40 * GIB);
+        Reading blind = with(sample("n0", "a", 1, 0), s -> s.availableBytes = Reading.UNKNOWN);
+        assertThat(send(blind).get(0).ceilingBytes).containsExactly(40 * GIB);
     }
 
     @Test

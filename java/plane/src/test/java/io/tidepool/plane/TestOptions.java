@@ -50,20 +50,22 @@ public class TestOptions {
         refused("--from middle", "--kafka", "x", "--from", "middle");
         refused("--max-bytes", "--kafka", "x", "--collectd-topic", "collectd");
         refused("--weights /not/there", "--kafka", "x", "--weights", "/not/there");
-        refused("--kafka-properties /not/there", "--kafka", "x", "--kafka-properties", "/not/there");
+        refused("--kafka-properties /no", "--kafka", "x", "--kafka-properties", "/no");
     }
 
     @Test
     public void kafkaPropertiesComeFromAFile() throws IOException {
         Path file = folder.newFile().toPath();
-        Files.write(file, List.of("security.protocol=SASL_SSL", "# a remark", "ssl.truststore.type=PEM"));
+        Files.write(file, List.of("security.protocol=SASL_SSL", "# a remark", "a.b=PEM"));
         Options options = Samples.options("--kafka-properties", file.toString());
-        assertThat(options.kafkaProperties).hasSize(2).containsEntry("security.protocol", "SASL_SSL");
+        assertThat(options.kafkaProperties).hasSize(2)
+                .containsEntry("security.protocol", "SASL_SSL");
     }
 
     @Test
     public void weightsAreReadAndErrorsNameTheLine() {
-        Weights weights = Weights.of(List.of("user anna 3 # first", "", "job 7 9", "idle 0"), false);
+        List<String> lines = List.of("user anna 3 # first", "", "job 7 9", "idle 0");
+        Weights weights = Weights.of(lines, false);
         assertThat(weights.of("anna")).isEqualTo(3);
         assertThat(weights.of("bob")).isEqualTo(1);
         assertThat(weights.of("7")).as("jobs do not count here").isEqualTo(1);
@@ -106,7 +108,7 @@ public class TestOptions {
             StreamGraph graph = environment.getStreamGraph();
             for (StreamNode node : graph.getStreamNodes()) {
                 boolean ours = !node.getOperatorName().contains("Committer");
-                assertThat(node.getTransformationUID() != null || !ours).as(node.toString()).isTrue();
+                assertThat(node.getTransformationUID() != null || !ours).as("%s", node).isTrue();
             }
             assertThat(graph.getJobGraph().getNumberOfVertices()).isGreaterThan(2);
         }

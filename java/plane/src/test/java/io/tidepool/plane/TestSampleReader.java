@@ -49,11 +49,14 @@ public class TestSampleReader {
     @Test
     public void anArrayHoldsSeveralAndABrokenOneAmongThemIsCountedAlone() {
         String one = Samples.text("n0", "a", 1);
-        assertThat(kinds("[" + one + "," + one + "]")).containsExactly(Reading.SAMPLE, Reading.SAMPLE);
-        assertThat(kinds("[" + one + ",7,{},[[1]],{\"form\":1,\"cluster\":{\"x\":[1]}}," + one + "]"))
+        assertThat(kinds("[" + one + "," + one + "]"))
+                .containsExactly(Reading.SAMPLE, Reading.SAMPLE);
+        String broken = ",7,{},[[1]],{\"form\":1,\"cluster\":{\"x\":[1]}},";
+        assertThat(kinds("[" + one + broken + one + "]"))
                 .containsExactly(Reading.SAMPLE, Reading.GARBAGE, Reading.GARBAGE, Reading.GARBAGE,
                         Reading.GARBAGE, Reading.SAMPLE);
-        assertThat(kinds("[" + one + ",{\"form\"")).containsExactly(Reading.SAMPLE, Reading.GARBAGE);
+        assertThat(kinds("[" + one + ",{\"form\""))
+                .containsExactly(Reading.SAMPLE, Reading.GARBAGE);
         assertThat(kinds("[]")).isEmpty();
     }
 
@@ -65,8 +68,9 @@ public class TestSampleReader {
                 .get(0);
         assertThat(reading.availableBytes).isEqualTo(Reading.UNKNOWN);
         assertThat(reading.rack).isEmpty();
-        assertThat(kinds("{\"form\":1,\"cluster\":\"c\",\"node\":\"n\",\"start\":\"s\",\"number\":0,"
-                + "\"at_ms\":0,\"memory_total_bytes\":1}")).containsExactly(Reading.SAMPLE);
+        assertThat(kinds("{\"form\":1,\"cluster\":\"c\",\"node\":\"n\",\"start\":\"s\","
+                + "\"number\":0,\"at_ms\":0,\"memory_total_bytes\":1}"))
+                .containsExactly(Reading.SAMPLE);
     }
 
     @Test
@@ -77,7 +81,8 @@ public class TestSampleReader {
             {"\"n0\"", "\"" + "n".repeat(254) + "\""}, {"\"9f3a\"", "null"},
             {"\"interval_ms\":100", "\"interval_ms\":0"}, {"137438953472", "0"},
             {"\"max_bytes\":9", "\"max_bytes\":-9"}, {"\"name\":\"tidepool\",", ""},
-            {"\"capacity_bytes\":6,", ""}, {"\"stores\":[", "\"stores\":[1,"}, {"6442450944", "-5"}};
+            {"\"capacity_bytes\":6,", ""}, {"\"stores\":[", "\"stores\":[1,"},
+            {"6442450944", "-5"}};
         for (String[] one : breaks) {
             assertThat(kinds(with(one[0], one[1]))).as(one[1]).containsExactly(Reading.GARBAGE);
         }
@@ -103,10 +108,12 @@ public class TestSampleReader {
                 + String.format(store, 0) + "," + String.format(store, 0) + ",")))
                 .as("two of one name").containsExactly(Reading.GARBAGE);
         String job = "{\"name\":\"j\",\"bytes\":1},";
-        Reading many = Samples.read(reader, with("\"jobs\":[", "\"jobs\":[" + job.repeat(5))).get(0);
+        String jobs = with("\"jobs\":[", "\"jobs\":[" + job.repeat(5));
+        Reading many = Samples.read(reader, jobs).get(0);
         assertThat(many.jobs).hasSize(3);
         assertThat(many.trimmed).isEqualTo(3);
-        Reading longName = Samples.read(reader, with("\"123\"", "\"" + "1".repeat(129) + "\"")).get(0);
+        String name = with("\"123\"", "\"" + "1".repeat(129) + "\"");
+        Reading longName = Samples.read(reader, name).get(0);
         assertThat(longName.jobs).isEmpty();
         assertThat(longName.trimmed).isEqualTo(1);
     }
@@ -116,8 +123,8 @@ public class TestSampleReader {
         SampleReader own = new SampleReader("site2", 4, 3);
         assertThat(Samples.read(own, Samples.text("n0", "a", 1)).get(0).kind)
                 .isEqualTo(Reading.FOREIGN);
-        assertThat(Samples.read(own, Samples.text("n0", "a", 1).replace("site1", "site2")).get(0).kind)
-                .isEqualTo(Reading.SAMPLE);
+        String ours = Samples.text("n0", "a", 1).replace("site1", "site2");
+        assertThat(Samples.read(own, ours).get(0).kind).isEqualTo(Reading.SAMPLE);
     }
 
     @Test
@@ -126,7 +133,8 @@ public class TestSampleReader {
         assertThat(kinds("not json")).containsExactly(Reading.GARBAGE);
         assertThat(kinds("[".repeat(100_000))).containsExactly(Reading.GARBAGE);
         assertThat(kinds("{\"a\":".repeat(100_000))).containsExactly(Reading.GARBAGE);
-        assertThat(kinds("\"" + "x".repeat(Json.MESSAGE_BYTES) + "\"")).containsExactly(Reading.GARBAGE);
+        assertThat(kinds("[" + " ".repeat(Json.MESSAGE_BYTES) + "]"))
+                .containsExactly(Reading.GARBAGE);
         assertThat(kinds(with("17", "9".repeat(5000)))).containsExactly(Reading.GARBAGE);
         List<Reading> none = new ArrayList<>();
         reader.read(null, 0, none::add);

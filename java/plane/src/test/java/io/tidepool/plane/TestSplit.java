@@ -19,7 +19,8 @@ public class TestSplit {
 
     @Test
     public void severalShareByTheRoomBetweenTheirBounds() {
-        StoreFacts[] two = {new StoreFacts("a", 0, 100, 400, 10), new StoreFacts("b", 0, 0, 900, 10)};
+        StoreFacts[] two = {new StoreFacts("a", 0, 100, 400, 10),
+            new StoreFacts("b", 0, 0, 900, 10)};
         assertThat(Split.of(500, two)).containsExactly(200, 300);
         assertThat(Split.of(50, two)).as("mins alone").containsExactly(100, 0);
         assertThat(Split.of(9999, two)).containsExactly(400, 900);
@@ -27,7 +28,8 @@ public class TestSplit {
 
     @Test
     public void whatRoundingLeavesGoesToTheFirstThatCanTakeIt() {
-        StoreFacts[] two = {new StoreFacts("a", 0, 0, 1000, 100), new StoreFacts("b", 0, 0, 1000, 100)};
+        StoreFacts[] two = {new StoreFacts("a", 0, 0, 1000, 100),
+            new StoreFacts("b", 0, 0, 1000, 100)};
         assertThat(Split.of(500, two)).containsExactly(300, 200);
     }
 
@@ -39,7 +41,8 @@ public class TestSplit {
             long mins = 0;
             for (int i = 0; i < stores.length; i++) {
                 long max = random.nextInt(1000);
-                stores[i] = new StoreFacts("s" + i, 0, random.nextInt(1100), max, random.nextInt(50));
+                stores[i] = new StoreFacts("s" + i, 0, random.nextInt(1100), max,
+                        random.nextInt(50));
                 mins += stores[i].minBytes;
             }
             long target = random.nextInt(5000);
