@@ -93,7 +93,7 @@ public final class SiteFunction extends KeyedProcessFunction<String, Reading, Ce
         node.answered = false;
         nodes.put(sample.node, node);
         // One timer for each interval: those of the same time are one.
-        register(context.timerService().currentProcessingTime(), context);
+        register(nowMs, context);
     }
 
     private void register(long nowMs, Context context) {
