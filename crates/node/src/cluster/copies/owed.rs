@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tidepool_buffer::client::{Client, Keep};
+use tidepool_buffer::disk::Owed;
 use tidepool_buffer::key::LAST_BLOCK;
 use tidepool_buffer::placement::Placement;
 use tidepool_cluster::{FileKey, NodeName};
@@ -272,6 +273,7 @@ impl Cluster {
             let key = told_key(epoch);
             let found = match buffer.local().get(&key.block, &[key.packet]) {
                 Ok(mut packets) => packets.pop().flatten(),
+                Err(_) if is_damaged(&buffer.owed(), epoch) => None,
                 Err(error) => {
                     tracing::warn!(%error, "what the burst buffer owes is not read yet");
                     is_read = false;
@@ -286,7 +288,7 @@ impl Cluster {
                     .ok_or_else(|| "it cannot be read".to_owned())
                     .and_then(|kept| self.answer_again(core, kept))
                     .map_err(|reason| (NotKnown::Damaged, reason)),
-                None => Err((NotKnown::Damaged, "it is not there".to_owned())),
+                None => Err((NotKnown::Damaged, "it is not there, or broken".to_owned())),
             };
             if let Err((kind, reason)) = reason {
                 tracing::error!(
@@ -390,6 +392,12 @@ impl Cluster {
         }
         self.copies.held.not_yet(not_yet);
     }
+}
+
+/// Whether the disk lost or changed what was told of a time in memory.
+fn is_damaged(owed: &[Owed], epoch: u64) -> bool {
+    let is_it = |it: &&Owed| it.block.epoch == epoch && it.block.block == LAST_BLOCK;
+    owed.iter().find(is_it).is_some_and(|it| !it.damaged.is_empty())
 }
 
 /// Whether what is told can be of a file.
