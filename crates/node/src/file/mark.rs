@@ -7,7 +7,7 @@ use tidepool_pfs::LowerFile;
 use tidepool_proto::stub::{Attribute, Found, STUB_ATTRIBUTE};
 use tidepool_proto::{Error, Result};
 
-use super::stub::is_unsupported;
+use super::stub_errors::is_unsupported;
 
 /// Looks for a mark of a file of `size` bytes.
 pub fn find(lower: &dyn LowerFile, size: u64) -> Result<Found> {

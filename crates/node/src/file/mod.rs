@@ -64,6 +64,7 @@ pub mod retry;
 pub mod state;
 pub mod steps;
 pub mod stub;
+mod stub_errors;
 pub mod stub_times;
 mod works;
 mod write;

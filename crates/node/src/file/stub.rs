@@ -21,9 +21,11 @@ use tidepool_proto::{Error, ErrorKind, Result, Version};
 use super::cached_version::CachedVersion;
 use super::copied::Copied;
 use super::mark::read_head;
+use super::stub_errors::{begun_elsewhere, changed, is_no_room_or_right, is_unsupported};
 use super::stub_times::{StubTimes, times_of};
 
 pub use super::mark::find;
+pub use super::stub_errors::{lost, lost_because};
 
 /// Value of the attribute by which the node that wrote the file gets the right to finish it.
 pub const OWNER_TAKES: &[u8] = b"owner";
@@ -33,17 +35,6 @@ const UNMARKED_MAX: Duration = Duration::from_millis(250);
 
 /// Nodes that may get the right to finish a file, one after the other failed at it.
 pub const TAKERS_MAX: u32 = 64;
-
-pub(super) fn is_unsupported(error: &Error) -> bool {
-    matches!(error.errno(), libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY)
-}
-
-/// Whether this file takes no attribute, though others may.
-fn is_no_room_or_right(error: &Error) -> bool {
-    let refusals =
-        [libc::EACCES, libc::EPERM, libc::ENOSPC, libc::EDQUOT, libc::E2BIG, libc::ERANGE];
-    refusals.contains(&error.errno())
-}
 
 /// Removes the mark of a whole file of which others have copies, and what those needed; when the
 /// last step of that began. A mark of another time in memory stays.
@@ -201,40 +192,6 @@ fn remove_attribute(lower: &dyn LowerFile) -> Result<()> {
         Err(error) if is_unsupported(&error) => Ok(()),
         other => other,
     }
-}
-
-/// The error where another program, or node, wrote to a stub while it was written back.
-fn changed() -> Error {
-    Error::new(ErrorKind::Changed, "writing a memory-only file back", "another program changed it")
-}
-
-/// The error where another node keeps in memory what this one was about to begin.
-fn begun_elsewhere() -> Error {
-    let detail = "another node has it in memory by now";
-    Error::new(ErrorKind::Changed, "beginning a memory-only file", detail).remedy("open it again")
-}
-
-/// The error of a stub whose bytes are gone, or are in the memory of another node.
-pub fn lost(name: &str, mark: &Mark) -> Error {
-    lost_because(name, mark, "")
-}
-
-/// As [`lost`], with what the other node said, if anything.
-pub fn lost_because(name: &str, mark: &Mark, reason: &str) -> Error {
-    let Mark { host, process_id, length, state, .. } = mark;
-    let step = match state {
-        StubState::Held => "kept its bytes in memory",
-        StubState::Writing | StubState::Finished => "was writing its bytes down",
-    };
-    let detail = format!(
-        "{name} was written in mode `memory`, and the node that {step} ({length} bytes; process \
-         {process_id} on {host}) does not serve it here"
-    );
-    let detail = if reason.is_empty() { detail } else { format!("{detail}: {reason}") };
-    Error::new(ErrorKind::Lost, "opening a file", detail).remedy(
-        "read it through that node if it still runs; else the bytes are gone: remove the file or \
-         write it anew from empty; mode `through` survives the node",
-    )
 }
 
 /// Where the mark of a stub is.
