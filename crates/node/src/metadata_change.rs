@@ -11,7 +11,7 @@ use tidepool_proto::{Alone, ChangeTimes, Error, FileId, MetadataWatch, Result, V
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
 use crate::file::memory_only;
-use crate::file::state::{Inner, Remains};
+use crate::file::state::{FileState, Inner, Remains};
 
 /// How long the notification of a rename or another metadata change is waited for: it comes a
 /// moment after the change.
@@ -152,6 +152,23 @@ impl Core {
         drop(inner);
         self.files.release(id);
         remains.free();
+    }
+
+    /// Counts an open out, after which a file without names is let go of; whether it was the last.
+    pub(crate) fn end_open(&self, file: &FileState, writes: bool) -> bool {
+        let mut inner = file.inner.lock();
+        inner.handles -= 1;
+        inner.writers -= u32::from(writes);
+        let is_last = inner.handles == 0;
+        let remains = (is_last && inner.removed).then(|| self.discard(&mut inner));
+        drop(inner);
+        if is_last {
+            self.files.release(file.id);
+        }
+        if let Some(remains) = remains {
+            remains.free();
+        }
+        is_last
     }
 
     /// Discards all that is kept of a file without names that nobody has open: its memory, and the

@@ -120,20 +120,8 @@ fn read_ahead_bytes_max(core: &Core) -> u64 {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.core.counters.open_files.subtract(1);
-        let mut inner = self.file.inner.lock();
-        inner.handles -= 1;
-        if self.access.writes() {
-            inner.writers -= 1;
-        }
-        let last = inner.handles == 0;
-        let remains = (last && inner.removed).then(|| self.core.discard(&mut inner));
-        drop(inner);
-        if last {
+        if self.core.end_open(&self.file, self.access.writes()) {
             self.core.buffers.discard(self.cached.number);
-            self.core.files.release(self.file.id);
-        }
-        if let Some(remains) = remains {
-            remains.free();
         }
     }
 }

@@ -51,23 +51,23 @@ impl StubTimes {
     }
 
     /// Brings the time of the stub, which is at `version`, up to date, unless a program set it
-    /// since the last write; whether it was changed.
-    pub fn bring_up_to_date(&self, lower: &dyn LowerFile, version: &Version) -> Result<bool> {
+    /// since the last write.
+    pub fn bring_up_to_date(&self, lower: &dyn LowerFile, version: &Version) -> Result<()> {
         if !self.is_behind.swap(false, Ordering::Relaxed)
             || self.plain_ns.load(Ordering::Relaxed) != version.modified_ns as i64
         {
-            return Ok(false);
+            return Ok(());
         }
         let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
         let times =
             Timestamps { last_access: time(UTIME_OMIT), last_modification: time(UTIME_NOW) };
         // Not every user may; the bytes are what counts.
         if rustix::fs::futimens(lower.descriptor(), &times).is_err() {
-            return Ok(false);
+            return Ok(());
         }
         self.plain_ns.store(lower.version()?.modified_ns as i64, Ordering::Relaxed);
         self.plain_us.store(self.now_us(), Ordering::Relaxed);
-        Ok(true)
+        Ok(())
     }
 }
 

@@ -155,9 +155,8 @@ impl Follower {
             let unchanged_by_us = self.file.share_gate_before_writers();
             let seen = self.look();
             let is_late = begun.elapsed() > SHOW_LIMIT || !self.has_readers();
-            let is_it = seen
-                .as_ref()
-                .is_ok_and(|(now, _)| ended.is_none_or(|ended| ended.is_still(now)) || is_late);
+            let is_still = |now: &Version| ended.is_none_or(|ended| ended.is_still(now));
+            let is_it = seen.as_ref().is_ok_and(|(now, _)| is_still(now));
             if !is_it && !is_late {
                 drop(unchanged_by_us);
                 std::thread::sleep(LOOK_INTERVAL);

@@ -77,6 +77,8 @@ pub enum NotKnown {
     Damaged,
     /// It is told in another form.
     OfAnotherRelease,
+    /// It can be read, and this node cannot answer for it now.
+    NotAnswered,
 }
 
 /// A file in burst buffers.
@@ -285,9 +287,11 @@ impl Cluster {
                     Err((NotKnown::OfAnotherRelease, "another release wrote it".to_owned()))
                 }
                 Some(kept) => Kept::read(&kept)
-                    .ok_or_else(|| "it cannot be read".to_owned())
-                    .and_then(|kept| self.answer_again(core, kept))
-                    .map_err(|reason| (NotKnown::Damaged, reason)),
+                    .ok_or_else(|| (NotKnown::Damaged, "it cannot be read".to_owned()))
+                    .and_then(|kept| {
+                        let answered = self.answer_again(core, kept);
+                        answered.map_err(|reason| (NotKnown::NotAnswered, reason))
+                    }),
                 None => Err((NotKnown::Damaged, "it is not there, or broken".to_owned())),
             };
             if let Err((kind, reason)) = reason {
@@ -326,6 +330,7 @@ impl Cluster {
             let what = match kind {
                 NotKnown::Damaged => "what this node was told of it is damaged",
                 NotKnown::OfAnotherRelease => "start the release that wrote what is told of it",
+                NotKnown::NotAnswered => "this node cannot answer for it",
             };
             let report = OwedFileReport {
                 path: format!("(a file that is not known, {epoch:016x})"),

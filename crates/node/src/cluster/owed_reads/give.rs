@@ -54,17 +54,8 @@ impl OpenElsewhere {
 
 impl Drop for OpenElsewhere {
     fn drop(&mut self) {
-        let Some(core) = self.core.upgrade() else { return };
-        let mut inner = self.file.inner.lock();
-        inner.handles -= 1;
-        let is_last = inner.handles == 0;
-        let remains = (is_last && inner.removed).then(|| core.discard(&mut inner));
-        drop(inner);
-        if is_last {
-            core.files.release(self.file.id);
-        }
-        if let Some(remains) = remains {
-            remains.free();
+        if let Some(core) = self.core.upgrade() {
+            core.end_open(&self.file, false);
         }
     }
 }
