@@ -1,7 +1,7 @@
 //! [`Connection`]: one stream to a server, whose commands are answered in their order.
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, IoSlice};
 use std::time::{Duration, Instant};
 
 use super::stream::{self, Stream};
@@ -222,7 +222,8 @@ impl Connection {
         self.flush()?;
         if bytes >= OUTPUT_BYTES {
             self.next_command(bytes)?;
-            parts.iter().try_for_each(|part| self.write(part))?;
+            let mut parts: Vec<_> = parts.iter().map(|part| IoSlice::new(part)).collect();
+            self.write(&mut parts)?;
         }
         Ok(())
     }
@@ -234,7 +235,7 @@ impl Connection {
             return Ok(());
         }
         self.next_command(output.len())?;
-        self.write(&output)
+        self.write(&mut [IoSlice::new(&output)])
     }
 
     fn next_command(&mut self, bytes: usize) -> Result<(), Fault> {
@@ -245,14 +246,16 @@ impl Connection {
     }
 
     /// Writes all of it. A server that takes a byte now and then does not get more time.
-    fn write(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
-        while !bytes.is_empty() {
+    fn write(&mut self, mut parts: &mut [IoSlice<'_>]) -> Result<(), Fault> {
+        // Those without a byte at the front go.
+        IoSlice::advance_slices(&mut parts, 0);
+        while !parts.is_empty() {
             let left = self.left()?;
             let stream = self.stream.get_mut();
-            let written = stream.set_left(left).and_then(|()| stream.write(bytes));
+            let written = stream.set_left(left).and_then(|()| stream.write_vectored(parts));
             match written {
                 Ok(0) => return Err(Fault::Unreachable(ErrorKind::WriteZero.into())),
-                Ok(written) => bytes = &bytes[written..],
+                Ok(written) => IoSlice::advance_slices(&mut parts, written),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.fault(error)),
             }

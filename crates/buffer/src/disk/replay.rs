@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, BufRead, Read};
+use std::io::{self, Read};
 
 use super::format::{self, HEADER_BYTES, RECORD_BYTES, Record};
 use crate::key::{BlockName, PACKET_BYTES_MAX};
 
-/// What is read at a time to find records: values, which are longer, are read past it.
-const READ_BYTES: usize = 16 << 10;
+/// What is read at a time, at most. Values are checked where they lie in it.
+const READ_BYTES: usize = 2 << 20;
 
 /// Where the value of a packet is in the file of its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,17 +68,16 @@ pub fn scan(file: &File, name: &BlockName) -> io::Result<Found> {
     let file_bytes = file.metadata()?.len();
     // The kernel reads further ahead then; where it cannot, it reads all the same.
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Sequential);
-    let mut input = io::BufReader::with_capacity(READ_BYTES, file);
-    let mut header = [0; HEADER_BYTES];
     if file_bytes < HEADER_BYTES as u64 {
         return Ok(if file_bytes == 0 { Found::Nothing } else { Found::Unsynced });
     }
-    input.read_exact(&mut header)?;
+    let mut input = Input::new(file);
+    let header = *input.next::<HEADER_BYTES>()?;
     let block = format::block_of(&header).filter(|block| block == name);
     let Some(block) = block else {
         // Made, and never synced, unless somebody else changed it.
         return Ok(match header == [0; HEADER_BYTES] {
-            true if is_zero(&mut input)? => Found::Nothing,
+            true if input.is_zero()? => Found::Nothing,
             true => Found::Unsynced,
             false => Found::Unknown,
         });
@@ -93,7 +92,6 @@ pub fn scan(file: &File, name: &BlockName) -> io::Result<Found> {
         torn: None,
         is_failed: format::is_failed(&header),
     };
-    let mut value = vec![0; PACKET_BYTES_MAX];
     let mut at = scanned.end;
     while let Some(record) = next_record(&mut input, file_bytes - at)? {
         let length = u64::from(record.length.unwrap_or(0));
@@ -101,8 +99,7 @@ pub fn scan(file: &File, name: &BlockName) -> io::Result<Found> {
         if length > PACKET_BYTES_MAX as u64 || end > file_bytes {
             break;
         }
-        let value = &mut value[..length as usize];
-        input.read_exact(value)?;
+        let value = input.take(length as usize)?;
         let is_whole = record.length.is_none() || format::checksum(value) == record.checksum;
         if !is_whole && end > durable {
             break;
@@ -137,27 +134,70 @@ impl Scanned {
     }
 }
 
-/// Whether nothing but zeros is left.
-fn is_zero(input: &mut impl BufRead) -> io::Result<bool> {
-    loop {
-        let there = input.fill_buf()?;
-        if there.iter().any(|byte| *byte != 0) {
-            return Ok(false);
-        }
-        let length = there.len();
-        if length == 0 {
-            return Ok(true);
-        }
-        input.consume(length);
-    }
-}
-
 /// The next record, if there is a whole one in what is left.
-fn next_record(input: &mut impl Read, left: u64) -> io::Result<Option<Record>> {
+fn next_record(input: &mut Input<'_>, left: u64) -> io::Result<Option<Record>> {
     if left < RECORD_BYTES as u64 {
         return Ok(None);
     }
-    let mut bytes = [0; RECORD_BYTES];
-    input.read_exact(&mut bytes)?;
-    Ok(Record::decode(&bytes))
+    Ok(Record::decode(input.next()?))
+}
+
+/// A file that is read in large pieces, from its start on.
+struct Input<'a> {
+    file: &'a File,
+    /// Bytes that were read: `bytes[at..end]` are not taken yet.
+    bytes: Vec<u8>,
+    at: usize,
+    end: usize,
+}
+
+impl<'a> Input<'a> {
+    fn new(file: &'a File) -> Self {
+        // What a value begins in one piece, it ends in the next.
+        Input { file, bytes: vec![0; PACKET_BYTES_MAX + READ_BYTES], at: 0, end: 0 }
+    }
+
+    /// The next so many bytes, at most those of a value; an error where the file ends before.
+    fn take(&mut self, length: usize) -> io::Result<&[u8]> {
+        if self.end - self.at < length {
+            self.bytes.copy_within(self.at..self.end, 0);
+            (self.at, self.end) = (0, self.end - self.at);
+        }
+        while self.end < length {
+            if self.read()? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        self.at += length;
+        Ok(&self.bytes[self.at - length..self.at])
+    }
+
+    fn next<const LENGTH: usize>(&mut self) -> io::Result<&[u8; LENGTH]> {
+        let bytes = self.take(LENGTH)?;
+        Ok(bytes.try_into().expect("as many as were asked for"))
+    }
+
+    /// Reads on behind what is there; 0: the file ends.
+    fn read(&mut self) -> io::Result<usize> {
+        let until = self.bytes.len().min(self.end + READ_BYTES);
+        loop {
+            match self.file.read(&mut self.bytes[self.end..until]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                count => return count.inspect(|count| self.end += count),
+            }
+        }
+    }
+
+    /// Whether nothing but zeros is left.
+    fn is_zero(&mut self) -> io::Result<bool> {
+        loop {
+            if self.bytes[self.at..self.end].iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+            (self.at, self.end) = (0, 0);
+            if self.read()? == 0 {
+                return Ok(true);
+            }
+        }
+    }
 }

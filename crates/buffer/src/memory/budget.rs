@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::spare::Spare;
+
 /// Bytes that a value takes beside itself: its key, its record, what the allocator rounds up.
 pub const VALUE_OVERHEAD_BYTES: u64 = 256;
 
@@ -13,6 +15,7 @@ pub const VALUE_OVERHEAD_BYTES: u64 = 256;
 pub struct Budget {
     state: Mutex<State>,
     freed: Condvar,
+    spare: Spare,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +56,11 @@ impl Budget {
     /// Of so many bytes.
     pub fn new(capacity_bytes: u64) -> Arc<Self> {
         let state = State { capacity_bytes, used_bytes: 0, owed_bytes: 0, waiting: 0, settled: 0 };
-        Arc::new(Budget { state: Mutex::new(state), freed: Condvar::new() })
+        Arc::new(Budget {
+            state: Mutex::new(state),
+            freed: Condvar::new(),
+            spare: Spare::default(),
+        })
     }
 
     /// What is in use.
@@ -64,6 +71,7 @@ impl Budget {
     /// Sets how many bytes there are. Fewer than are in use take nothing away by themselves.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().capacity_bytes = bytes;
+        self.spare.clear();
         self.freed.notify_all();
     }
 
@@ -129,6 +137,16 @@ impl Room {
     /// Bytes that it counts for.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// An empty buffer for a value of so many bytes.
+    pub fn buffer(&self, length: usize) -> Vec<u8> {
+        self.budget.spare.take(length)
+    }
+
+    /// Keeps the buffer of a value that is gone.
+    pub(super) fn reuse(&self, buffer: Vec<u8>) {
+        self.budget.spare.give(buffer);
     }
 }
 

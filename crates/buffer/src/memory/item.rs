@@ -40,6 +40,14 @@ impl Value {
     }
 }
 
+impl Drop for Value {
+    fn drop(&mut self) {
+        if let Some(room) = &self.room {
+            room.reuse(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
 /// A value under a key, and what is known of it. Times are since the start of the server.
 #[derive(Clone, Debug)]
 pub struct Item {

@@ -5,6 +5,7 @@
 
 mod budget;
 mod item;
+mod spare;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -16,6 +16,7 @@ const KEYS_BYTES_MAX: usize = 256 << 10;
 /// Answers that are gathered before they are sent.
 const OUTPUT_BYTES: usize = 256 << 10;
 const SLICES_MAX: usize = 64;
+const LINE_END: &[u8] = b"\r\n";
 
 /// A connection with what was read ahead and what is to be sent.
 pub struct Channel<'a> {
@@ -90,40 +91,52 @@ impl<'a> Channel<'a> {
         }
     }
 
-    /// Reads a value of `length` bytes and the end of its line; `None` where that is something
-    /// else. All of it has to come within the timeout: room is held for it.
+    /// Reads a value of `length` bytes and the end of its line, into a buffer that is asked for a
+    /// length; `None` where that is something else. All of it has to come within the timeout: room
+    /// is held for it.
     ///
     /// # Errors
     /// The connection ended or broke.
-    pub fn value(&mut self, length: usize) -> io::Result<Option<Vec<u8>>> {
-        let mut value = vec![0; length];
+    pub fn value(
+        &mut self,
+        length: usize,
+        buffer: impl FnOnce(usize) -> Vec<u8>,
+    ) -> io::Result<Option<Vec<u8>>> {
+        // The end of its line is read with it.
+        let mut value = buffer(length + LINE_END.len());
         let there = &self.input[self.taken..];
-        let mut known = there.len().min(length);
-        value[..known].copy_from_slice(&there[..known]);
+        let known = there.len().min(length);
+        value.extend_from_slice(&there[..known]);
         self.taken += known;
         if known < length {
             self.flush()?;
         }
         let until = Instant::now() + self.message_timeout;
-        while known < length {
+        while value.len() < length {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            match self.wire.read(&mut value[known..], Some(left))? {
-                0 => return Err(ErrorKind::UnexpectedEof.into()),
-                more => known += more,
+            if self.wire.read_onto(&mut value, left)? == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
             }
         }
-        while self.input.len() - self.taken < 2 {
+        if value.len() > length {
+            // All of the input was taken before something was read onto the value.
+            self.input.clear();
+            self.input.extend_from_slice(&value[length..]);
+            self.taken = 0;
+            value.truncate(length);
+        }
+        while self.input.len() - self.taken < LINE_END.len() {
             self.flush()?;
             there_after_move(&mut self.input, &mut self.taken);
             if !self.read_more(Some(self.message_timeout))? {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
         }
-        let is_ended = self.input[self.taken..].starts_with(b"\r\n");
-        self.taken += 2;
+        let is_ended = self.input[self.taken..].starts_with(LINE_END);
+        self.taken += LINE_END.len();
         Ok(is_ended.then_some(value))
     }
 

@@ -245,7 +245,8 @@ impl Session<'_> {
                 return Ok(Came::Refused(refusal));
             }
         };
-        let Some(bytes) = self.channel.value(length as usize)? else {
+        let came = self.channel.value(length as usize, |bytes| room.buffer(bytes))?;
+        let Some(bytes) = came else {
             return Ok(Came::Refused("CLIENT_ERROR bad data chunk".into()));
         };
         if packet.is_some() && !flag::agrees(change.flags, key, &bytes) {

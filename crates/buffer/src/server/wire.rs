@@ -13,6 +13,13 @@ pub trait Wire: Send {
     /// It broke, or nothing came in time.
     fn read(&mut self, into: &mut [u8], wait: Option<Duration>) -> io::Result<usize>;
 
+    /// Reads what is there onto what has room for it, and waits for some, not longer than `wait`;
+    /// how much, 0 at the end.
+    ///
+    /// # Errors
+    /// It broke, or nothing came in time.
+    fn read_onto(&mut self, onto: &mut Vec<u8>, wait: Duration) -> io::Result<usize>;
+
     /// Writes a part of this.
     ///
     /// # Errors
@@ -29,6 +36,13 @@ impl Wire for Arc<TcpStream> {
                 other => return other,
             }
         }
+    }
+
+    fn read_onto(&mut self, onto: &mut Vec<u8>, wait: Duration) -> io::Result<usize> {
+        self.set_read_timeout(Some(wait))?;
+        // Without writing zeros there first, which takes longer than the copy.
+        let read = || rustix::io::read(&**self, rustix::buffer::spare_capacity(onto));
+        Ok(rustix::io::retry_on_intr(read)?)
     }
 
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -49,6 +63,14 @@ pub struct Message<'a> {
 impl Wire for &mut Message<'_> {
     fn read(&mut self, into: &mut [u8], _: Option<Duration>) -> io::Result<usize> {
         self.commands.read(into)
+    }
+
+    fn read_onto(&mut self, onto: &mut Vec<u8>, _: Duration) -> io::Result<usize> {
+        let room = (onto.capacity() - onto.len()).min(self.commands.len());
+        let (read, left) = self.commands.split_at(room);
+        onto.extend_from_slice(read);
+        self.commands = left;
+        Ok(room)
     }
 
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
