@@ -1,13 +1,14 @@
 //! What is done to a cluster that is up: partitions, slow links and disks, services that are
 //! killed, started, paused and resumed.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::plan::{Node, Role};
 use super::{
     Cluster, at_once, daemon, disk, network, pfs, processes, services, space, state, wait_until,
 };
 use crate::arguments::Rate;
+use crate::cleanup::{self, Guard};
 use crate::process;
 
 const GONE_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
@@ -66,6 +67,28 @@ impl Cluster {
         state::change(&plan)?;
         self.plan = plan;
         Ok(())
+    }
+
+    /// Holds how many bytes for each data node's disk the kernel keeps in memory until it writes
+    /// them, until the guard is dropped.
+    ///
+    /// # Errors
+    /// The kernel has no such limit, as before Linux 6.2.
+    pub fn hold_dirty(&self, bytes: u64) -> Result<Guard> {
+        let nodes = self.plan.nodes.iter().filter(|node| node.role == Role::Data);
+        let devices: Vec<_> =
+            nodes.map(|node| disk::device_of(&self.plan, node)).collect::<Result<_>>()?;
+        let held = devices.clone();
+        let guard = cleanup::guard(move || {
+            for device in &held {
+                let _ = disk::hold_dirty(device, None);
+            }
+        });
+        for device in &devices {
+            disk::hold_dirty(device, Some(bytes))
+                .context("a limit for what is not on a disk yet needs Linux 6.2")?;
+        }
+        Ok(guard)
     }
 
     /// Kills the service of nodes by SIGKILL: the daemon of a compute node, the servers of a data

@@ -160,6 +160,30 @@ pub fn limit(plan: &Plan, node: &Node, rate: Rate) -> Result<()> {
     }
 }
 
+/// Holds how many bytes for a disk the kernel keeps in memory until it writes them, or lifts that.
+/// Only writers to this disk wait: nodes share a kernel here, whose limit for all would have them
+/// wait for the disks of each other.
+///
+/// # Errors
+/// The kernel has no such limit, as before Linux 6.2.
+pub fn hold_dirty(device: &Path, bytes: Option<u64>) -> Result<()> {
+    let of_device = Path::new("/sys/class/bdi").join(numbers(device)?);
+    let set = |name: &str, value: &str| {
+        let path = of_device.join(name);
+        fs::write(&path, value).with_context(|| path.display().to_string())
+    };
+    match bytes {
+        Some(bytes) => {
+            set("max_bytes", &bytes.to_string())?;
+            set("strict_limit", "1")
+        }
+        None => {
+            set("strict_limit", "0")?;
+            set("max_ratio", "100")
+        }
+    }
+}
+
 /// Lifts a limit of version 1. Without the controller there is none.
 pub fn lift_limit(numbers: &str) -> Result<()> {
     if shaping::has_version_1() { shaping::set_version_1(numbers, 0) } else { Ok(()) }

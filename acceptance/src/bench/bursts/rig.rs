@@ -12,7 +12,7 @@ use super::Scale;
 use super::place::Place;
 use crate::arguments::{ClusterService, ClusterUpOptions, PfsKind, Rate};
 use crate::bench::wait_until;
-use crate::cleanup::{self, Guard};
+use crate::cleanup::Guard;
 use crate::cluster::{Cluster, Plan};
 use crate::environment;
 use crate::jvm::java::Ran;
@@ -23,9 +23,9 @@ pub const NODES: [&str; 4] = ["c1", "c2", "c3", "c4"];
 pub const BUFFERS: [&str; 2] = ["c3", "c4"];
 /// Rate of each link, in bytes a second with headers.
 const LINK: u64 = 1_000_000_000;
-/// Bytes that the kernel keeps of what is not on disks yet, all nodes together: nodes share the
+/// Bytes that the kernel keeps for each data node's disk until it writes them: nodes share the
 /// memory of one machine, and the paper's data was larger than that of its nodes.
-const DIRTY_BYTES: &str = "16777216";
+const DIRTY_BYTES: u64 = 8 << 20;
 /// Longest wait for what takes minutes.
 const LIMIT: Duration = Duration::from_secs(900);
 
@@ -75,7 +75,7 @@ impl Rig {
         };
         let plan = Plan::new("bursts", &options, environment::binary()?)?;
         let cluster = Cluster::up(&plan)?;
-        let dirty = hold_dirty()?;
+        let dirty = cluster.hold_dirty(DIRTY_BYTES)?;
         let rig = Rig { cluster, scale, only, services: false, runs: 0, _dirty: dirty };
         wait_until("the nodes to know each other's buffers", LIMIT, || {
             let members = |node: &str| -> Result<usize> {
@@ -189,19 +189,4 @@ impl Rig {
             Place::Pfs | Place::Hdfs => self.cluster.pfs(node)?.join("plain"),
         })
     }
-}
-
-/// Holds what the kernel keeps of what is not on disks yet.
-fn hold_dirty() -> Result<Guard> {
-    let path = |name: &str| format!("/proc/sys/vm/{name}");
-    let before = ["dirty_bytes", "dirty_background_bytes", "dirty_ratio", "dirty_background_ratio"]
-        .map(|name| (path(name), fs::read_to_string(path(name)).unwrap_or_default()));
-    let guard = cleanup::guard(move || {
-        // Of a pair, the one that is 0 gives way to the other.
-        for (path, value) in before.iter().filter(|(_, value)| value.trim() != "0") {
-            let _ = fs::write(path, value);
-        }
-    });
-    fs::write(path("dirty_bytes"), DIRTY_BYTES).context("vm.dirty_bytes")?;
-    Ok(guard)
 }
