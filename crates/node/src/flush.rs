@@ -2,14 +2,24 @@
 //! buffers owe.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
+use tidepool_cluster::NodeName;
 use tidepool_proto::admin::{AdminReply, FlushReport};
 use tidepool_proto::buffer::OwedFile;
+use tidepool_proto::stub::{Found, Mark};
 use tidepool_proto::{Error, OpenRequest, Result};
 
 use crate::file::draining::{Effort, write_back_all};
-use crate::file::memory_only;
+use crate::file::{memory_only, stub};
 use crate::node::Node;
+
+/// Longest wait for a file that is to get a second name.
+const NAME_PATIENCE: Duration = Duration::from_millis(200);
+/// Files of which that is done at a time: a thread waits for each. Others get their name at once.
+const BRINGING_MAX: usize = 64;
 
 impl Node {
     /// Files in burst buffers that the PFS does not have, the oldest first.
@@ -34,15 +44,33 @@ impl Node {
         Ok(AdminReply::Flushed(FlushReport { files: before.len() as u64, bytes, forgotten }))
     }
 
-    /// Brings a file to the PFS of which other nodes have copies, or that another node has.
+    /// Brings a file to the PFS of which other nodes have copies, or that another node has, for a
+    /// second name. That waits no longer than a moment for a node that is there: the kernel holds
+    /// the directory meanwhile, whoever asks for it. The file comes there all the same.
     pub(crate) fn bring(&self, descriptor: OwnedFd, user_id: u32) -> Result<()> {
         let lower = self.core.pfs.file(descriptor.try_clone().map_err(not_again)?)?;
-        let file = self.core.files.get(lower.version()?.id);
-        let is_own_alone = file.is_some_and(|file| {
-            let inner = file.inner.lock();
-            inner.stub.as_ref().is_some_and(|stub| stub.copied().is_none())
-        });
-        if is_own_alone { Ok(()) } else { self.flush(descriptor, user_id).map(drop) }
+        let version = lower.version()?;
+        let own = self.core.files.get(version.id);
+        let own = own.and_then(|file| file.inner.lock().stub.clone());
+        if own.as_ref().is_some_and(|stub| stub.copied().is_none()) {
+            return Ok(());
+        }
+        let Some(cluster) = self.core.cluster() else {
+            return self.flush(descriptor, user_id).map(drop);
+        };
+        let is_there = |mark: &Mark| {
+            let holder = NodeName::new(&mark.member);
+            holder.is_ok_and(|it| cluster.is_there(&it))
+        };
+        let may_go_on = match stub::find(&*lower, version.size)? {
+            Found::Stub(mark) => is_there(&mark),
+            _ => false,
+        };
+        match cluster.node().filter(|_| may_go_on) {
+            Some(node) => brought_soon(node, descriptor, user_id),
+            // A second name would keep others from putting their copies in its place.
+            None => self.flush(descriptor, user_id).map(drop),
+        }
     }
 
     /// Brings a file to the PFS; what it was, if this node had it.
@@ -61,6 +89,32 @@ impl Node {
         self.open_handle(OpenRequest::to_read(descriptor, user_id))?;
         Ok(FlushReport::default())
     }
+}
+
+/// Has a file brought to the PFS by a thread of its own, and waits for a moment.
+fn brought_soon(node: Arc<Node>, descriptor: OwnedFd, user_id: u32) -> Result<()> {
+    static BRINGING: AtomicUsize = AtomicUsize::new(0);
+    /// Counts itself out, also after a panic.
+    struct Bringing;
+    impl Drop for Bringing {
+        fn drop(&mut self) {
+            BRINGING.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    let before = BRINGING.fetch_add(1, Ordering::Relaxed);
+    let counted = Bringing;
+    if before >= BRINGING_MAX {
+        return Ok(());
+    }
+    let (done, brought) = mpsc::channel();
+    let bring = move || {
+        let _counted = counted;
+        // Whoever asked may be gone by now.
+        let _ = done.send(node.flush(descriptor, user_id).map(drop));
+    };
+    let thread = std::thread::Builder::new().name("second-name".into()).spawn(bring);
+    thread.map_err(|error| Error::pfs("bringing a file to the PFS", error))?;
+    brought.recv_timeout(NAME_PATIENCE).unwrap_or(Ok(()))
 }
 
 /// The error where there is no other descriptor of a file.

@@ -4,15 +4,16 @@
 mod support;
 
 use std::fs::{File, FileTimes};
-use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
 
 use support::content;
 use support::hooked::{Call, Hooks, inode};
 use support::nodes::*;
-use tidepool_proto::{Access, OpenFile};
+use tidepool_proto::stub::STUB_ATTRIBUTE;
+use tidepool_proto::{Access, FileService, OpenFile};
 
 const LENGTH: usize = 3 * BLOCK as usize;
 
@@ -90,15 +91,16 @@ fn a_time_that_is_set_amid_a_write_back_stays() {
     drop(create(&nodes, "file"));
     let number = std::fs::metadata(nodes.pfs("file")).unwrap().ino();
     let ((began, is_begun), (go, going)) = (mpsc::channel(), mpsc::channel::<()>());
-    let (going, is_first) = (std::sync::Mutex::new(going), AtomicBool::new(true));
+    let (going, steps) = (std::sync::Mutex::new(going), AtomicU32::new(0));
     hooks.set(move |call, make| {
         make()?;
         // After the version behind the first write was asked for, before the next one.
-        if call == Call::Write && inode() == number && is_first.load(Ordering::SeqCst) {
-            is_first.store(false, Ordering::SeqCst);
-            return Ok(());
-        }
-        if call == Call::Version && inode() == number && !is_first.swap(true, Ordering::SeqCst) {
+        let order = Ordering::SeqCst;
+        let is_next = |next, from| {
+            let is_it = call == next && inode() == number;
+            is_it && steps.compare_exchange(from, from + 1, order, order).is_ok()
+        };
+        if !is_next(Call::Write, 0) && is_next(Call::Version, 1) {
             began.send(()).unwrap();
             let _ = going.lock().unwrap().recv_timeout(Duration::from_secs(20));
         }
@@ -114,4 +116,87 @@ fn a_time_that_is_set_amid_a_write_back_stays() {
     });
     hooks.clear();
     assert_eq!(modified(&nodes, "file"), old);
+}
+
+#[test]
+fn a_time_that_is_set_before_the_first_write_of_a_write_back_stays() {
+    let hooks = Arc::<Hooks>::default();
+    let nodes = Nodes::hooked(2, &hooks, |_| ());
+    nodes.wait_joined();
+    drop(create(&nodes, "file"));
+    let number = std::fs::metadata(nodes.pfs("file")).unwrap().ino();
+    let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+    let (path, is_first) = (nodes.pfs("file"), AtomicBool::new(true));
+    hooks.set(move |call, make| {
+        make()?;
+        if call == Call::SetSize && inode() == number && is_first.swap(false, Ordering::SeqCst) {
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_times(FileTimes::new().set_modified(old)).unwrap();
+        }
+        Ok(())
+    });
+    bring(&nodes, "file");
+    hooks.clear();
+    assert_eq!(modified(&nodes, "file"), old);
+}
+
+/// A program writes to the file when its mark has just gone, and sets its time back.
+#[test]
+fn a_change_behind_a_mark_that_goes_slowly_is_seen() {
+    let hooks = Arc::<Hooks>::default();
+    let nodes = Nodes::hooked(2, &hooks, |_| ());
+    nodes.wait_joined();
+    drop(create(&nodes, "file"));
+    let (path, number) = (nodes.pfs("file"), std::fs::metadata(nodes.pfs("file")).unwrap().ino());
+    let is_first = AtomicBool::new(true);
+    hooks.set(move |call, make| {
+        make()?;
+        let is_marked = || rustix::fs::getxattr(&path, STUB_ATTRIBUTE, &mut [0; 4096]).is_ok();
+        let is_it = call == Call::RemoveAttribute && inode() == number && !is_marked();
+        if is_it && is_first.swap(false, Ordering::SeqCst) {
+            let file = File::options().write(true).open(&path).unwrap();
+            let before = file.metadata().unwrap().modified().unwrap();
+            file.write_all_at(&content(3, LENGTH), 0).unwrap();
+            file.set_times(FileTimes::new().set_modified(before)).unwrap();
+            std::thread::sleep(Duration::from_millis(60));
+        }
+        Ok(())
+    });
+    // What is read amid that may be the file of before.
+    nodes.read(0, "file");
+    hooks.clear();
+    for node in [0, 1] {
+        assert!(nodes.read(node, "file").0 == content(3, LENGTH), "node {node}");
+    }
+}
+
+/// The kernel holds the directory while a second name is made, whoever asks for it.
+#[test]
+fn a_second_name_does_not_wait_for_a_slow_pfs() {
+    let hooks = Arc::<Hooks>::default();
+    let nodes = Nodes::hooked(2, &hooks, |_| ());
+    nodes.wait_joined();
+    drop(create(&nodes, "file"));
+    let number = std::fs::metadata(nodes.pfs("file")).unwrap().ino();
+    let ((go, going), was_held) = (mpsc::channel::<()>(), Arc::new(AtomicBool::new(false)));
+    let (going, held) = (std::sync::Mutex::new(Some(going)), was_held.clone());
+    hooks.set(move |call, make| {
+        if call == Call::Write
+            && inode() == number
+            && let Some(going) = going.lock().unwrap().take()
+        {
+            let gone = going.recv_timeout(Duration::from_secs(20));
+            held.store(gone.is_ok(), Ordering::SeqCst);
+        }
+        make()
+    });
+    for node in [0, 1] {
+        let file = File::open(nodes.pfs("file")).unwrap();
+        nodes.nodes[node].bring_to_pfs(file.into(), 0).unwrap();
+    }
+    // Else it was held no more.
+    go.send(()).unwrap();
+    // It is brought there all the same.
+    until("it is on the PFS", || std::fs::read(nodes.pfs("file")).unwrap() == content(2, LENGTH));
+    assert!(was_held.load(Ordering::SeqCst), "it waited for the PFS");
 }

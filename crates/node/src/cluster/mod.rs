@@ -167,6 +167,16 @@ impl Cluster {
         debug_assert!(is_first, "a cluster belongs to one node");
     }
 
+    /// Whether a node is this one, or can be asked.
+    pub fn is_there(&self, node: &NodeName) -> bool {
+        *node == self.me || self.why_not_asked(node).is_none()
+    }
+
+    /// The node, until it ends.
+    pub fn node(&self) -> Option<Arc<Node>> {
+        self.node.get().and_then(Weak::upgrade)
+    }
+
     /// A read from the PFS, to compare other nodes with.
     pub fn note_pfs_read(&self, bytes: u64, took: Duration) {
         self.peers.lock().pfs_read(self.now(), bytes, took);

@@ -65,7 +65,7 @@ fn refused(detail: impl Into<String>) -> Error {
 fn bring_in(cluster: &Cluster, request: &[u8]) -> Result<u64> {
     let asked: Asked = postcard::from_bytes(request)
         .map_err(|_| refused("it asks what this release does not understand"))?;
-    let node = cluster.node.get().and_then(std::sync::Weak::upgrade);
+    let node = cluster.node();
     let node = node.ok_or_else(|| refused("the node is starting or ending"))?;
     let file = open_below(&node.core, &asked.path)?;
     node.bring_in_split(file, &asked, &|| !cluster.is_stopping())

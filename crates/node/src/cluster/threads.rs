@@ -128,7 +128,7 @@ pub fn answer(cluster: &Cluster, from: &NodeName, request: &[u8]) -> Vec<u8> {
             changed.map(|number| number.to_le_bytes().to_vec()).unwrap_or_default()
         }
         Some((&STATUS, [])) => {
-            let node = cluster.node.get().and_then(Weak::upgrade);
+            let node = cluster.node();
             let status = node.map(|node| node.status());
             status.and_then(|status| serde_json::to_vec(&status).ok()).unwrap_or_default()
         }

@@ -1,13 +1,13 @@
-//! Looks for the mark of a stub in a file that is open.
+//! Looks for the mark of a stub in a file that is open, and for what tells that it was taken off.
 
 use std::os::fd::AsRawFd;
 
 use rustix::fs::{Mode, OFlags};
 use tidepool_pfs::LowerFile;
-use tidepool_proto::stub::{Attribute, Found, STUB_ATTRIBUTE};
+use tidepool_proto::stub::{Attribute, Found, PAST_ATTRIBUTE, STUB_ATTRIBUTE};
 use tidepool_proto::{Error, Result};
 
-use super::stub_errors::is_unsupported;
+use super::stub_errors::{is_no_room_or_right, is_unsupported};
 
 /// Looks for a mark of a file of `size` bytes.
 pub fn find(lower: &dyn LowerFile, size: u64) -> Result<Found> {
@@ -48,5 +48,25 @@ pub fn read_head(lower: &dyn LowerFile, head: &mut [u8]) -> Result<usize> {
         // No user makes a stub whose mark that user cannot read.
         Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => Ok(0),
         Err(_) => Err(error),
+    }
+}
+
+/// Notes that another one than its node is to take the mark off a file. Before that looks at the
+/// mark: whoever makes a new one has taken, or seen taken, the old one off by then, and finds this.
+pub(super) fn set_past(lower: &dyn LowerFile) -> Result<()> {
+    match lower.set_xattr(PAST_ATTRIBUTE, lower.id().inode.to_string().as_bytes()) {
+        Err(error) if is_unsupported(&error) => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether a mark of the file was taken off by another one than its node.
+pub(super) fn is_past(lower: &dyn LowerFile) -> Result<bool> {
+    match lower.get_xattr(PAST_ATTRIBUTE) {
+        Ok(value) => {
+            Ok(value.is_some_and(|value| value == lower.id().inode.to_string().as_bytes()))
+        }
+        Err(error) if is_unsupported(&error) || is_no_room_or_right(&error) => Ok(false),
+        Err(error) => Err(error),
     }
 }

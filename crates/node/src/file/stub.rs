@@ -14,15 +14,17 @@ use rustix::fs::Timestamps;
 use tidepool_pfs::LowerFile;
 pub use tidepool_proto::stub::Found;
 use tidepool_proto::stub::{
-    Mark, PAST_ATTRIBUTE, STUB_ATTRIBUTE, STUB_BYTES, StubState, copy_attribute, taken_attribute,
+    Mark, STUB_ATTRIBUTE, STUB_BYTES, StubState, copy_attribute, taken_attribute,
 };
-use tidepool_proto::{Error, ErrorKind, Result, Version};
+use tidepool_proto::{Error, Result, Version};
 
 use super::cached_version::CachedVersion;
 use super::copied::Copied;
-use super::mark::read_head;
-use super::stub_errors::{begun_elsewhere, changed, is_no_room_or_right, is_unsupported};
-use super::stub_times::{StubTimes, times_of};
+use super::mark::{is_past, read_head, set_past};
+use super::stub_errors::{
+    begun_elsewhere, changed, finished_elsewhere, is_no_room_or_right, is_unsupported,
+};
+use super::stub_times::{StubTimes, times_of, were_set};
 
 pub use super::mark::find;
 pub use super::stub_errors::{lost, lost_because};
@@ -31,7 +33,7 @@ pub use super::stub_errors::{lost, lost_because};
 pub const OWNER_TAKES: &[u8] = b"owner";
 
 /// Longest time from the moment when a mark goes to that when its file was looked at.
-const UNMARKED_MAX: Duration = Duration::from_millis(250);
+const UNMARKED_MAX: Duration = Duration::from_millis(20);
 
 /// Nodes that may get the right to finish a file, one after the other failed at it.
 pub const TAKERS_MAX: u32 = 64;
@@ -54,26 +56,6 @@ fn remove_marks(lower: &dyn LowerFile, epoch: u64) -> Result<Instant> {
         lower.remove_xattr(STUB_ATTRIBUTE)?;
     }
     Ok(begun)
-}
-
-/// Notes that another one than its node is to take the mark off a file. Before that looks at the
-/// mark: whoever makes a new one has taken, or seen taken, the old one off by then, and finds this.
-fn set_past(lower: &dyn LowerFile) -> Result<()> {
-    match lower.set_xattr(PAST_ATTRIBUTE, lower.id().inode.to_string().as_bytes()) {
-        Err(error) if is_unsupported(&error) => Ok(()),
-        other => other,
-    }
-}
-
-/// Whether a mark of the file was taken off by another one than its node.
-fn is_past(lower: &dyn LowerFile) -> Result<bool> {
-    match lower.get_xattr(PAST_ATTRIBUTE) {
-        Ok(value) => {
-            Ok(value.is_some_and(|value| value == lower.id().inode.to_string().as_bytes()))
-        }
-        Err(error) if is_unsupported(&error) || is_no_room_or_right(&error) => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// Removes what copies of a time in memory needed. In this order: who comes late finds no right to
@@ -399,9 +381,7 @@ impl Stub {
         {
             let taken = self.lower.get_xattr(&taken_attribute(copied.copies.epoch, 1))?;
             if taken.is_some_and(|taken| taken != OWNER_TAKES) {
-                let what = "syncing a memory-only file";
-                return Err(Error::new(ErrorKind::Changed, what, "another node finishes it")
-                    .remedy("sync it again; if that fails, open it again"));
+                return Err(finished_elsewhere());
             }
             progress.is_promised = true;
         }
@@ -450,10 +430,12 @@ impl Stub {
         }
         match self.place {
             Place::Attribute => {
-                // What an earlier try left goes, because holes are not written.
                 self.progress.lock().times = Some(times_of(lower)?);
-                lower.set_size(0)?;
-                lower.set_size(size)?;
+                // What an earlier try left goes, because holes are not written.
+                if lower.version()?.size > 0 {
+                    self.set_length(0)?;
+                }
+                self.set_length(size)?;
                 rest(0)?;
                 self.set_times();
                 lower.sync(false)?;
@@ -485,6 +467,15 @@ impl Stub {
         if self.place == Place::Attribute {
             self.progress.lock().times = times;
         }
+    }
+
+    /// Changes its length; times that a program set right after that stay.
+    fn set_length(&self, size: u64) -> Result<()> {
+        self.lower.set_size(size)?;
+        if were_set(&self.lower.version()?) {
+            self.note_times(Some(times_of(&*self.lower)?));
+        }
+        Ok(())
     }
 
     /// The file is about to be changed in memory.

@@ -48,3 +48,10 @@ pub(super) fn is_no_room_or_right(error: &Error) -> bool {
         [libc::EACCES, libc::EPERM, libc::ENOSPC, libc::EDQUOT, libc::E2BIG, libc::ERANGE];
     refusals.contains(&error.errno())
 }
+
+/// The error of a sync of a file that another node has the right to finish.
+pub fn finished_elsewhere() -> Error {
+    let what = "syncing a memory-only file";
+    Error::new(ErrorKind::Changed, what, "another node finishes it")
+        .remedy("sync it again; if that fails, open it again")
+}
