@@ -71,7 +71,6 @@ impl Budget {
     /// Sets how many bytes there are. Fewer than are in use take nothing away by themselves.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().capacity_bytes = bytes;
-        self.spare.clear();
         self.freed.notify_all();
     }
 
@@ -116,6 +115,11 @@ impl Budget {
     pub fn hold(self: &Arc<Self>, bytes: u64) -> Room {
         self.state.lock().used_bytes += bytes;
         Room { budget: self.clone(), bytes }
+    }
+
+    /// Gives buffers of values that are gone back to the allocator.
+    pub(super) fn drop_spare(&self) {
+        self.spare.clear();
     }
 
     /// Notes that bytes are owed to the PFS.

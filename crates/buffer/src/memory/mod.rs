@@ -108,6 +108,7 @@ impl Memory {
     pub fn set_capacity(&self, bytes: u64) -> u64 {
         self.budget.set_capacity(bytes);
         while self.usage().used_bytes > bytes && self.evict_one() {}
+        self.budget.drop_spare();
         self.usage().used_bytes.saturating_sub(bytes)
     }
 
@@ -277,6 +278,25 @@ mod tests {
         assert_eq!(memory.set_capacity(5 * BYTES), 0);
         assert_eq!((memory.items(), memory.usage().used_bytes), (5, 5 * BYTES));
         assert_eq!(memory.set_capacity(BYTES), 2 * BYTES);
+    }
+
+    #[test]
+    fn a_smaller_capacity_gives_the_memory_of_values_back() {
+        const LENGTH: usize = 100 << 10;
+        let memory = Memory::new(1 << 20);
+        let longer = || {
+            let room = memory.take_room(LENGTH, Duration::ZERO).unwrap();
+            drop(Value::new(Vec::with_capacity(LENGTH + 1), room));
+        };
+        let next = || {
+            let room = memory.take_room(LENGTH, Duration::ZERO).unwrap();
+            room.buffer(LENGTH).capacity()
+        };
+        longer();
+        assert_eq!(next(), LENGTH + 1, "it is used again");
+        longer();
+        memory.set_capacity(1 << 19);
+        assert_eq!(next(), LENGTH, "it is not there any more");
     }
 
     #[test]
