@@ -137,8 +137,11 @@ fn guests_do_nothing_with_blocks() {
     let listener = Some(TcpListener::bind("127.0.0.1:0").unwrap());
     let server = Server::start(listener, settings, memory, Box::new(InMemory)).unwrap();
     let packet = "tidepool:0000000000000077:3:0";
-    let stored = format!("ms {packet} 6 F1\r\nsecret\r\n");
-    assert_eq!(server.shared().obey(stored.as_bytes(), 100).unwrap(), b"HD\r\n");
+    let clean = "tidepool:0000000000000077:3:1";
+    for (packet, flags) in [(packet, 1), (clean, 0)] {
+        let stored = format!("ms {packet} 6 F{flags}\r\nsecret\r\n");
+        assert_eq!(server.shared().obey(stored.as_bytes(), 100).unwrap(), b"HD\r\n");
+    }
     let encoded = "dGlkZXBvb2w6MDAwMDAwMDAwMDAwMDA3NzozOjA=";
     let tries = [
         format!("get {packet}"),
@@ -160,8 +163,10 @@ fn guests_do_nothing_with_blocks() {
         let is_refused = said == "CLIENT_ERROR blocks are for nodes alone\r\n";
         assert!(is_refused || line == "flush_all", "{line}: {said}");
     }
-    let asked = format!("mg {packet} v\r\n");
-    assert_eq!(server.shared().obey(asked.as_bytes(), 100).unwrap(), b"VA 6\r\nsecret\r\n");
+    for packet in [packet, clean] {
+        let asked = format!("mg {packet} v\r\n");
+        assert_eq!(server.shared().obey(asked.as_bytes(), 100).unwrap(), b"VA 6\r\nsecret\r\n");
+    }
     assert_eq!(answers(&server, b"set k 0 0 1\r\nx\r\nget k\r\n").lines().count(), 4);
 }
 

@@ -4,7 +4,7 @@ mod support;
 
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -36,6 +36,8 @@ struct Held {
     changed: Condvar,
     /// Writes to them fail.
     fails: AtomicBool,
+    /// An attribute that goes takes so long.
+    removal_ms: AtomicU64,
 }
 
 impl Held {
@@ -65,7 +67,12 @@ impl Cluster {
             if call == Call::Write {
                 passing.pass(inode())?;
             }
-            make()
+            make()?;
+            if call == Call::RemoveAttribute {
+                let removal_ms = passing.removal_ms.load(Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(removal_ms));
+            }
+            Ok(())
         });
         let nodes = Nodes::hooked(3, &hooks, |config| {
             config.write_mode = WriteMode::Alw;
@@ -191,6 +198,25 @@ fn a_file_is_read_elsewhere_before_the_pfs_has_it_and_stays_in_memory_there() {
         assert_eq!(open.version(), third.version());
     }
     assert_eq!(cluster.nodes.pfs_read_bytes(READER), 0, "what came from there is kept");
+}
+
+/// As far as the node knows, somebody may have written to the file while its mark went.
+#[test]
+fn an_open_that_has_read_some_goes_on_where_the_mark_goes_slowly() {
+    let cluster = Cluster::new();
+    let mut bytes = content(5, LENGTH);
+    bytes[BLOCK as usize..2 * BLOCK as usize].fill(0);
+    let writer = cluster.begin("file");
+    writer.write_at(0, &bytes[..BLOCK as usize]).unwrap();
+    writer.write_at(2 * BLOCK, &bytes[2 * BLOCK as usize..]).unwrap();
+    writer.flush().unwrap();
+    drop(writer);
+    let open = cluster.open("file");
+    assert!(read(&*open, 0, 10).unwrap() == bytes[..10]);
+    cluster.held.removal_ms.store(300, Ordering::SeqCst);
+    cluster.release();
+    until("it goes on with the file", || cluster.has_gone_on(&*open, "file"));
+    assert!(read_all(&*open).unwrap().0 == bytes);
 }
 
 #[test]

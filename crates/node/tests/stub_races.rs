@@ -10,7 +10,7 @@ use support::*;
 use tidepool_node::Node;
 use tidepool_pfs::{LowerStore, PosixOptions, PosixStore};
 use tidepool_proto::stub::STUB_ATTRIBUTE;
-use tidepool_proto::{Error, ErrorKind, FileService, OpenFile, OpenRequest, Result};
+use tidepool_proto::{Error, ErrorKind, FileService, OpenFile, OpenRequest, Result, WriteMode};
 
 type Step = fn(&dyn OpenFile) -> Result<()>;
 
@@ -177,4 +177,34 @@ fn node_over(directory: &std::path::Path) -> (Arc<Node>, Arc<Hooks>) {
     let features = posix.features().clone();
     let store = Arc::new(HookedStore { inner: posix, features, hooks: hooks.clone() });
     (Node::start_over(config(directory, |_| ()), store).unwrap(), hooks)
+}
+
+/// What a reader asks for goes while it is being read, and comes again.
+#[test]
+fn a_read_beside_a_file_that_is_emptied_and_written_anew_finds_no_zeros() {
+    const ROUNDS: usize = 200;
+    let fixture = Fixture::new();
+    let bytes = vec![0xaa; 8 * BLOCK as usize];
+    let wish = Wish { write: Some(WriteMode::Memory), ..Wish::default() };
+    let writer = fixture.writer("file", wish);
+    writer.write_at(0, &bytes).unwrap();
+    let reader = fixture.open("file");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let (mut buffer, mut reads) = (vec![0; bytes.len()], 0);
+            while !is_over.load(Ordering::SeqCst) {
+                let read = reader.read_at(0, &mut buffer).unwrap().bytes;
+                assert!(buffer[..read].iter().all(|byte| *byte == 0xaa), "read {reads}");
+                reads += 1;
+            }
+            reads
+        });
+        for _ in 0..ROUNDS {
+            writer.set_size(0).unwrap();
+            writer.write_at(0, &bytes).unwrap();
+        }
+        is_over.store(true, Ordering::SeqCst);
+        assert!(reading.join().unwrap() > 0);
+    });
 }

@@ -47,6 +47,7 @@ pub struct Slot<'a> {
     shard: &'a mut Shard,
     key: &'a [u8],
     now: Duration,
+    has_put: bool,
 }
 
 impl Memory {
@@ -107,7 +108,7 @@ impl Memory {
     /// holds more, because they are owed or being sent.
     pub fn set_capacity(&self, bytes: u64) -> u64 {
         self.budget.set_capacity(bytes);
-        while self.usage().used_bytes > bytes && self.evict_one() {}
+        self.evict_excess();
         self.budget.drop_spare();
         self.usage().used_bytes.saturating_sub(bytes)
     }
@@ -116,16 +117,27 @@ impl Memory {
     pub fn with<T>(&self, key: &[u8], act: impl FnOnce(&mut Slot<'_>) -> T) -> T {
         let shard = self.hasher.hash_one(key) as usize % SHARDS;
         let mut shard = self.shards[shard].lock();
-        let mut slot = Slot { memory: self, shard: &mut shard, key, now: self.now() };
+        let now = self.now();
+        let mut slot = Slot { memory: self, shard: &mut shard, key, now, has_put: false };
         slot.forget_expired();
-        act(&mut slot)
+        let done = act(&mut slot);
+        let has_put = slot.has_put;
+        drop(shard);
+        // What comes may have taken its room before there was less of it.
+        if has_put {
+            self.evict_excess();
+        }
+        done
     }
 
-    /// Removes everything but what is owed.
-    pub fn flush(&self) {
+    /// Removes what `goes`, but for what is owed.
+    pub fn flush(&self, goes: impl Fn(&[u8]) -> bool) {
         for shard in &self.shards {
-            let dropped = std::mem::replace(&mut shard.lock().clean, LruCache::unbounded());
-            self.items.fetch_sub(dropped.len() as u64, Ordering::Relaxed);
+            let clean = &mut shard.lock().clean;
+            let gone: Vec<Key> =
+                clean.iter().map(|(key, _)| key).filter(|key| goes(key)).cloned().collect();
+            gone.iter().for_each(|key| drop(clean.pop(key)));
+            self.items.fetch_sub(gone.len() as u64, Ordering::Relaxed);
         }
     }
 
@@ -136,6 +148,19 @@ impl Memory {
             let shard = shard.lock();
             let all = shard.clean.iter().chain(&shard.owed);
             all.filter(|(_, item)| !item.is_expired(now)).for_each(|(key, item)| each(key, item));
+        }
+    }
+
+    /// Evicts what is over the capacity, and keeps no buffers of it.
+    fn evict_excess(&self) {
+        let is_over = || {
+            let usage = self.usage();
+            usage.used_bytes > usage.capacity_bytes
+        };
+        let was_over = is_over();
+        while is_over() && self.evict_one() {}
+        if was_over {
+            self.budget.drop_spare();
         }
     }
 
@@ -179,6 +204,7 @@ impl Slot<'_> {
     /// Puts an item there, in the place of the one that is.
     pub fn put(&mut self, item: Item) {
         self.remove();
+        self.has_put = true;
         self.memory.items.fetch_add(1, Ordering::Relaxed);
         if item.is_owed {
             self.memory.budget.owe(item.value.counted_bytes());
@@ -266,7 +292,7 @@ mod tests {
         memory.with(b"owed3", |slot| slot.settle());
         put(&memory, "more", false).unwrap();
         assert!(!has(&memory, "owed3") && has(&memory, "owed4"));
-        memory.flush();
+        memory.flush(|_| true);
         assert_eq!((memory.items(), memory.usage().used_bytes), (19, 19 * BYTES));
     }
 
@@ -297,6 +323,17 @@ mod tests {
         longer();
         memory.set_capacity(1 << 19);
         assert_eq!(next(), LENGTH, "it is not there any more");
+    }
+
+    #[test]
+    fn what_took_its_room_before_there_was_less_does_not_stay() {
+        let memory = Memory::new(2 * BYTES);
+        put(&memory, "before", false).unwrap();
+        let room = memory.take_room(LENGTH, Duration::ZERO).unwrap();
+        memory.set_capacity(0);
+        let value = Arc::new(Value::new(vec![7; LENGTH], room));
+        memory.with(b"late", |slot| slot.put(Item::plain(value, 0, 1, slot.now())));
+        assert_eq!((memory.items(), memory.usage().used_bytes), (0, 0));
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
+use super::budget::VALUE_OVERHEAD_BYTES;
+
 /// Shorter ones are not kept: the allocator has them at hand.
 const BYTES_MIN: usize = 64 << 10;
 /// Most bytes that are kept.
@@ -17,7 +19,9 @@ pub struct Spare(Mutex<VecDeque<Vec<u8>>>);
 impl Spare {
     /// An empty buffer with room for so many bytes, and not for many more.
     pub fn take(&self, length: usize) -> Vec<u8> {
-        let is_fit = |buffer: &Vec<u8>| (length..=length + length / 8).contains(&buffer.capacity());
+        // What is beyond counts nowhere.
+        let most = length + VALUE_OVERHEAD_BYTES as usize / 2;
+        let is_fit = |buffer: &Vec<u8>| (length..=most).contains(&buffer.capacity());
         let kept = if length < BYTES_MIN {
             None
         } else {

@@ -138,7 +138,7 @@ pub fn flush(session: &mut Session<'_>, delay: i64, is_quiet: bool) -> io::Resul
     if delay > 0 {
         return session.say("SERVER_ERROR this server flushes at once only", false);
     }
-    session.shared.memory.flush();
+    session.shared.memory.flush(|key| session.may_use(key));
     session.say("OK", is_quiet)
 }
 

@@ -163,6 +163,11 @@ impl Session<'_> {
         if is_quiet { Ok(()) } else { self.channel.text(&format!("{line}\r\n")) }
     }
 
+    /// Whether its client may do anything with what has this key.
+    pub fn may_use(&self, key: &[u8]) -> bool {
+        !(self.is_guest && is_of_blocks(key))
+    }
+
     /// When something expires that has this time, in seconds as memcached has them.
     pub fn expires(&self, time: i64) -> Expires {
         let now = self.shared.memory.now();
@@ -217,7 +222,7 @@ impl Session<'_> {
         change.is_owed = packet.is_some() && is_set && change.flags & flag::OWED != 0;
         let is_sync = change.flags & flag::SYNC != 0;
         let wrong = match packet {
-            _ if self.is_guest && is_of_blocks(key) => Some(FOR_NODES),
+            _ if !self.may_use(key) => Some(FOR_NODES),
             None if is_of_blocks(key) => Some(NO_PACKET),
             Some(_) if !is_set || change.new_cas.is_some() => Some(ONLY_SET),
             Some(_) if is_sync && !change.is_owed => Some(DURABLE_IS_OWED),

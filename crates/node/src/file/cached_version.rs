@@ -30,6 +30,8 @@ pub struct CachedVersion {
     pub admit: bool,
     version: Mutex<Version>,
     size: AtomicU64,
+    /// How often it got shorter while its bytes were in memory alone.
+    cuts: AtomicU64,
     segment: OnceLock<Arc<Segment>>,
     invalidated: AtomicBool,
     /// What took its place without another program's doing.
@@ -82,6 +84,7 @@ impl CachedVersion {
             owner,
             admit,
             size: AtomicU64::new(version.size),
+            cuts: AtomicU64::new(0),
             version: Mutex::new(version),
             segment: OnceLock::new(),
             invalidated: AtomicBool::new(false),
@@ -140,6 +143,18 @@ impl CachedVersion {
     /// Records the length.
     pub fn set_size(&self, bytes: u64) {
         self.size.store(bytes, Ordering::Release);
+    }
+
+    /// Records a shorter length, before bytes go of a file that is in memory alone.
+    pub fn shrink(&self, bytes: u64) {
+        self.set_size(bytes);
+        self.cuts.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often that was. A read asks for it before it asks for the length, and again when it has
+    /// its bytes: a block that went meanwhile looks like a hole.
+    pub fn cuts(&self) -> u64 {
+        self.cuts.load(Ordering::Acquire)
     }
 
     /// The segment, if one was made.

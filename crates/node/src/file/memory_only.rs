@@ -16,15 +16,14 @@ use tidepool_store::FillStart;
 
 use super::cached_version::CachedVersion;
 use super::gate::{ExclusiveGate, Gated};
-use super::kernel_borrow;
 use super::losses::Cause;
-use super::placing;
 use super::state::{FileState, Inner, Remains};
 use super::stub::{self, Found, Stub};
 use super::write_back::{Seen, write_into_stub};
 use super::write_back_pool::Wait;
 use super::write_back_state::{Room, is_full};
 use super::written::Written;
+use super::{kernel_borrow, placing, write_back_check};
 use crate::core::Core;
 
 /// What became of a file that was to be written back.
@@ -55,7 +54,7 @@ pub fn begin(
         return Ok(false);
     }
     cached.set_version(version);
-    cached.set_size(0);
+    cached.shrink(0);
     cached.set_memory_only(true);
     core.memory_only.insert(cached);
     file.inner.lock().stub = Some(stub);
@@ -323,15 +322,19 @@ pub fn set_size(file: &ExclusiveGate<'_>, cached: &CachedVersion, size: u64) -> 
             copied.note_size(size);
         }
     }
-    match cached.segment() {
-        Some(segment) if cached.is_borrowed_by_kernel() => {
-            kernel_borrow::set_size(segment, size, BlockState::MemoryOnly)?;
-        }
-        Some(segment) => segment.set_size(size)?,
-        None => {}
+    let before = cached.size();
+    if size < before {
+        cached.shrink(size);
     }
-    cached.set_size(size);
-    Ok(())
+    let set = match cached.segment() {
+        Some(segment) if cached.is_borrowed_by_kernel() => {
+            kernel_borrow::set_size(segment, size, BlockState::MemoryOnly)
+        }
+        Some(segment) => segment.set_size(size),
+        None => Ok(()),
+    };
+    cached.set_size(if set.is_ok() { size } else { before });
+    set
 }
 
 /// Discards memory-only bytes, because the file is gone or was replaced.
@@ -532,7 +535,14 @@ fn become_ordinary(
     stub: &Stub,
     seen: Seen,
 ) -> Result<()> {
-    let unmarked = stub.unmarked();
+    let is_read_elsewhere = stub.copied().is_some_and(|copied| copied.given_token().is_some());
+    let unmarked = match stub.unmarked() {
+        // Its readers elsewhere can go on if nobody wrote to it while its mark went slowly.
+        None if is_read_elsewhere && stub.whole().is_some() => {
+            write_back_check::version_with_bytes_of(core, cached, &**stub.lower())
+        }
+        known => known,
+    };
     let version = unmarked.map_or_else(|| stub.lower().version(), Ok);
     // Since the mark went, other nodes and programs may have written to it.
     let is_changed = |now: &Version| {

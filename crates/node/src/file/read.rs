@@ -94,9 +94,11 @@ impl Handle {
     ) -> (Result<ReadOutcome>, usize) {
         let mut short = 0;
         for attempt in 0.. {
+            // In this order.
+            let cuts = cached.cuts();
             let (version, size) = (cached.version(), cached.size());
             let length = size.saturating_sub(offset).min(asked as u64) as usize;
-            let result = self.read_cached_version(cached, offset, length, sink);
+            let result = self.read_cached_version((cached, cuts), offset, length, sink);
             let changed = matches!(&result, Err(error) if error.kind() == ErrorKind::Changed);
             if changed && let Some(owed) = cached.owed() {
                 match asked::while_another_node_works(|| owed.wait(OWED_PAUSE)) {
@@ -139,9 +141,10 @@ impl Handle {
         Some(self.cached())
     }
 
+    /// Reads what was there when it had become shorter so often.
     fn read_cached_version(
         &self,
-        cached: &Arc<CachedVersion>,
+        (cached, cuts): (&Arc<CachedVersion>, u64),
         offset: u64,
         length: usize,
         sink: &mut Sink<'_>,
@@ -161,7 +164,11 @@ impl Handle {
         let attempts = if cached.is_memory_only() { ATTEMPTS_IN_MEMORY } else { ATTEMPTS };
         for _ in 0..attempts {
             let obtained = self.obtain(cached, &range)?;
-            if let Some(pieces) = self.pin(cached, &range, obtained) {
+            let pinned = self.pin(cached, &range, obtained);
+            if cached.cuts() != cuts {
+                return Err(self.changed());
+            }
+            if let Some(pieces) = pinned {
                 return Ok(self.send(cached, &range, &pieces, sink));
             }
             std::thread::yield_now();

@@ -34,6 +34,9 @@ pub const OWNER_TAKES: &[u8] = b"owner";
 
 /// Longest time from the moment when a mark goes to that when its file was looked at.
 const UNMARKED_MAX: Duration = Duration::from_millis(20);
+/// The same where a call to the PFS takes so long: so many of them, and no more than this.
+const UNMARKED_CALLS: u32 = 8;
+const UNMARKED_MAX_SLOW: Duration = Duration::from_millis(250);
 
 /// Nodes that may get the right to finish a file, one after the other failed at it.
 pub const TAKERS_MAX: u32 = 64;
@@ -513,7 +516,9 @@ impl Stub {
     /// it off.
     fn finish_own(&self, writing: &Mark, take: &TakeRight<'_>) -> Result<()> {
         let lower = &*self.lower;
+        let asked = Instant::now();
         let whole = lower.version()?;
+        let call = asked.elapsed();
         let Found::Stub(found) = find(lower, whole.size)? else { return Err(changed()) };
         if found.node != writing.node || whole.size != writing.length {
             return Err(changed());
@@ -522,7 +527,7 @@ impl Stub {
         let Some(copied) = &self.copied else {
             let begun = Instant::now();
             lower.remove_xattr(STUB_ATTRIBUTE)?;
-            self.note_unmarked(begun);
+            self.note_unmarked(begun, call);
             return Ok(());
         };
         let afterwards = take(copied).inspect_err(|_| {
@@ -532,16 +537,17 @@ impl Stub {
         })?;
         self.progress.lock().is_taken = true;
         let begun = remove_marks(lower, copied.copies.epoch)?;
-        self.note_unmarked(begun);
+        self.note_unmarked(begun, call);
         afterwards();
         Ok(())
     }
 
-    /// Notes the version that the file has without its mark, unless that took so long that another
-    /// program may have written to it, and set its times back.
-    fn note_unmarked(&self, begun: Instant) {
+    /// Notes the version that the file has without its mark, unless that took longer than its calls
+    /// to the PFS, one of which took `call`: another program may have written to it, and set its times back.
+    fn note_unmarked(&self, begun: Instant, call: Duration) {
         let now = self.lower.version().ok();
-        self.progress.lock().unmarked = now.filter(|_| begun.elapsed() < UNMARKED_MAX);
+        let limit = (UNMARKED_CALLS * call).clamp(UNMARKED_MAX, UNMARKED_MAX_SLOW);
+        self.progress.lock().unmarked = now.filter(|_| begun.elapsed() < limit);
     }
 
     /// The version that the file had right after its mark went; `None` where that is not known.

@@ -6,8 +6,11 @@ use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
 
 use tidepool_pfs::LowerFile;
 use tidepool_proto::config::WriteBackCheck;
-use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_proto::table::BlockState;
+use tidepool_proto::{Error, ErrorKind, Result, Version};
+use tidepool_store::Segment;
 
+use super::cached_version::CachedVersion;
 use crate::core::Core;
 
 /// One of so many pieces is looked at where not all are.
@@ -90,4 +93,53 @@ impl<'a> Check<'a> {
         }
         Ok(())
     }
+}
+
+/// The version at which the PFS has the very bytes of `cached`, by reading all of them; `None`
+/// where it has others, or gives none.
+pub fn version_with_bytes_of(
+    core: &Core,
+    cached: &CachedVersion,
+    lower: &dyn LowerFile,
+) -> Option<Version> {
+    let before = lower.version().ok().filter(|before| before.size == cached.size())?;
+    if let Some(segment) = cached.segment() {
+        for block in 0..segment.blocks() {
+            has_bytes_of_block(core, segment, block, lower)?;
+            core.memory_only.steps().moved(cached.id());
+        }
+    }
+    lower.version().ok().filter(|now| now.agrees_with(&before))
+}
+
+/// `Some` where it has those of one block, of which nothing was written where it is absent.
+fn has_bytes_of_block(
+    core: &Core,
+    segment: &Segment,
+    block: u64,
+    lower: &dyn LowerFile,
+) -> Option<()> {
+    let start = block * segment.block_bytes();
+    let mut left = segment.size().saturating_sub(start).min(segment.block_bytes()) as usize;
+    let pin = segment.pin_block(block);
+    if pin.is_none() && segment.state(block) != BlockState::Absent {
+        return None;
+    }
+    let (mut buffer, mut at) = (vec![0; left.min(READ_BYTES as usize)], 0);
+    while left > 0 {
+        let piece = &mut buffer[..left.min(READ_BYTES as usize)];
+        let offset = start + at as u64;
+        lower.drop_cached(offset, piece.len() as u64);
+        let read = lower.look_at(offset, piece).ok()?;
+        core.counters.pfs_read_bytes.add(read as u64);
+        let is_same = match &pin {
+            Some(pin) => pin.get(at..at + piece.len()) == Some(&*piece),
+            None => piece.iter().all(|byte| *byte == 0),
+        };
+        if read < piece.len() || !is_same {
+            return None;
+        }
+        (at, left) = (at + read, left - read);
+    }
+    Some(())
 }
