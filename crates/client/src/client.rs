@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidepool_proto::admin::{AdminReply, AdminRequest};
-use tidepool_proto::control::{Govern, Governed};
+use tidepool_proto::control::{CeilingLease, CeilingLeased, Govern, Governed};
 use tidepool_proto::trace::Operation;
 use tidepool_proto::wire::{Reply, Request};
 use tidepool_proto::{ChangeBegin, ChangeTimes, Error, ErrorKind, Result};
@@ -221,6 +221,49 @@ impl Client {
             _ => Err(connection.unexpected("a message of a controller").into()),
         }
     }
+
+    /// A read-only descriptor of the node's control page, for somebody who only looks.
+    pub fn observe(&self, timeout: Duration) -> Result<OwnedFd> {
+        let (reply, mut descriptors) = self.admin_within(AdminRequest::Observe, timeout)?;
+        match (reply, descriptors.pop()) {
+            (AdminReply::Observed, Some(page)) => Ok(page),
+            (reply, _) => Err(unexpected(&reply)),
+        }
+    }
+
+    /// Leases a ceiling of a store and waits for the answer until `timeout`; the node may carry it
+    /// out all the same.
+    pub fn lease_ceiling(&self, message: CeilingLease, timeout: Duration) -> Result<CeilingLeased> {
+        match self.admin_within(AdminRequest::LeaseCeiling(message), timeout)?.0 {
+            AdminReply::CeilingLeased(leased) => Ok(leased),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    fn admin_within(
+        &self,
+        request: AdminRequest,
+        timeout: Duration,
+    ) -> Result<(AdminReply, Vec<OwnedFd>)> {
+        let connection = {
+            let mut attempts = self.link.attempts.lock();
+            self.link.attempt(&mut attempts)?
+        };
+        let answer = connection.call_within(&Request::Admin(request), &[], &[], timeout)?;
+        match answer.reply {
+            Reply::Admin(reply) => Ok((reply, answer.descriptors)),
+            _ => Err(connection.unexpected("an administrative request").into()),
+        }
+    }
+}
+
+fn unexpected(reply: &AdminReply) -> Error {
+    let detail = match reply {
+        AdminReply::Failed { message, .. } => message.clone(),
+        _ => "it answered something else".to_owned(),
+    };
+    Error::new(ErrorKind::Protocol, "asking the node", detail)
+        .remedy("use the same release on both sides")
 }
 
 #[cfg(test)]

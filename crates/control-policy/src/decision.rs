@@ -53,6 +53,8 @@ pub enum Reason {
     Fixed,
     /// The largest size was lowered by hand.
     Ceiling,
+    /// A ceiling that is leased from outside the node keeps the stores below what they could have.
+    LeasedCeiling,
 }
 
 /// State of the controller.

@@ -156,6 +156,9 @@ pub struct StoreState {
     /// Whether that is less than it was configured to be, for the limit of a control group to which
     /// other stores are not charged.
     pub is_limited: bool,
+    /// Whether that is less than it was configured to be, for a ceiling that is leased from outside
+    /// the node.
+    pub is_leased: bool,
     /// Process that its memory is charged to; 0 where that is not known, or nobody's.
     pub process_id: u32,
     /// Bytes that cannot be given back now: pinned, borrowed, dirty.

@@ -17,7 +17,7 @@ use super::group_bounds::{gives_to_group, group_room_bytes, is_group_short};
 use super::headroom::{Learned, headroom_bytes, release_bytes_per_s};
 use super::hold::Hold;
 use super::limits::{Ceiling, Ceilings, Foresight};
-use super::{Alarm, Decision, Level, Parameters, Policy, Reason, Snapshot};
+use super::{Alarm, Decision, Level, Parameters, Policy, Reason, Snapshot, StoreState};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// How long an alarm of a moment stays visible.
@@ -121,7 +121,8 @@ impl Policy for Tidepool {
         self.target_bytes = Some(target);
         self.asked.note(target, snapshot);
         self.present_bytes = Some(present);
-        let calm = matches!(reason, Reason::Steady | Reason::Hold) && level == Level::Normal;
+        let rests = matches!(reason, Reason::Steady | Reason::Hold | Reason::LeasedCeiling);
+        let calm = rests && level == Level::Normal;
         let room = if calm { self.room_bytes(snapshot, &estimate, wanted, &bounds) } else { 0 };
         Decision {
             target_bytes: target,
@@ -322,9 +323,19 @@ fn told(reason: Reason, is_lowered: bool, snapshot: &Snapshot) -> Reason {
     match is_still && is_lowered {
         true if snapshot.stores.iter().any(|store| store.is_limited) => Reason::Limit,
         // That is no finding of ours.
+        true if is_at_leased_ceiling(snapshot) => Reason::LeasedCeiling,
         true => Reason::Ceiling,
+        false if reason == Reason::Steady && is_at_leased_ceiling(snapshot) => {
+            Reason::LeasedCeiling
+        }
         false => reason,
     }
+}
+
+/// Whether a store has all that a leased ceiling lets it have.
+fn is_at_leased_ceiling(snapshot: &Snapshot) -> bool {
+    let is_held = |store: &StoreState| store.capacity_bytes >= store.capacity_max_bytes;
+    snapshot.stores.iter().any(|store| store.is_leased && is_held(store))
 }
 
 /// Whether more than three readings in a row are missing.

@@ -119,6 +119,7 @@ impl RecentDecision {
             Reason::Law => format!("the law of the DynIMS paper, jobs hold {demand}"),
             Reason::Fixed => "the size is fixed".to_owned(),
             Reason::Ceiling => "its largest size was lowered by hand".to_owned(),
+            Reason::LeasedCeiling => "a ceiling is leased from outside the node".to_owned(),
         }
     }
 }

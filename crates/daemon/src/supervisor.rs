@@ -242,6 +242,10 @@ impl AdminService for Supervisor {
     fn control_pages(&self, fence: u64) -> Result<[OwnedFd; 2]> {
         self.node.control_pages(fence)
     }
+
+    fn observed_page(&self) -> Result<OwnedFd> {
+        self.node.observed_page()
+    }
 }
 
 /// The value of an option that is a size.

@@ -88,6 +88,10 @@ impl AdminService for Node {
                 self.core.capacity_lease.set(&name, &value)?;
                 AdminReply::Done
             }
+            AdminRequest::Observe => AdminReply::Observed,
+            AdminRequest::LeaseCeiling(request) => {
+                AdminReply::CeilingLeased(self.core.capacity_lease.lease_ceiling(&request)?)
+            }
             AdminRequest::Resume => {
                 self.resume();
                 AdminReply::Done
@@ -104,6 +108,10 @@ impl AdminService for Node {
 
     fn control_pages(&self, fence: u64) -> Result<[OwnedFd; 2]> {
         self.core.capacity_lease.pages(fence)
+    }
+
+    fn observed_page(&self) -> Result<OwnedFd> {
+        self.core.store.control_page_descriptor()
     }
 }
 

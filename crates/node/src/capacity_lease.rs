@@ -3,7 +3,10 @@
 //! controller governs again.
 //!
 //! It decides nothing about sizes itself. It never lets a controller go below the guaranteed part
-//! or above the ceiling, which is what the operator configured or set by `resize`.
+//! or above the ceiling, which is what the operator configured or set by `resize`, or a leased one
+//! below that.
+
+mod ceilings;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -23,6 +26,7 @@ use tidepool_proto::option::option;
 use tidepool_proto::{ByteSize, Error, ErrorKind, NodeConfig, Result};
 use tidepool_store::{HeartbeatPage, Store};
 
+use crate::ceiling::Ceiling;
 use crate::lease::Lease;
 
 /// How often within a lease the watchdog looks whether it ran itself.
@@ -56,6 +60,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     lease: Lease,
+    ceiling: Ceiling,
     /// Of the controller that attached last.
     heartbeat: Option<HeartbeatPage>,
     /// Settings of the control with their origins, `control` itself included.
@@ -77,7 +82,8 @@ impl CapacityLease {
         let page = store.control_page();
         page.capacity_min_bytes.store(memory_min_bytes, Ordering::Relaxed);
         page.settings_generation.store(1, Ordering::Relaxed);
-        let state = State { entries, memory_min_bytes, ..State::default() };
+        let ceiling = Ceiling::new(page.capacity_configured_bytes.load(Ordering::Relaxed));
+        let state = State { entries, memory_min_bytes, ceiling, ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let block_bytes = config.block_bytes;
         let (watchdog, follower) = (Mutex::new(None), OnceLock::new());
@@ -227,17 +233,17 @@ impl CapacityLease {
     pub fn resize(&self, capacity_bytes: u64) -> FreeReport {
         let page = self.page();
         let mut state = self.shared.state.lock();
-        page.capacity_max_bytes.store(capacity_bytes, Ordering::Relaxed);
-        state.keep_minimum(page);
+        state.ceiling.configure(capacity_bytes);
+        let most = state.keep_bounds(page);
         if state.lease.state() == LeaseState::Governed {
             state.foreign_changes += 1;
-            let in_force = page.capacity_bytes.load(Ordering::Relaxed).min(capacity_bytes);
+            let in_force = page.capacity_bytes.load(Ordering::Relaxed).min(most);
             self.store.set_capacity(in_force);
             page.settings_generation.fetch_add(1, Ordering::Relaxed);
             let ceiling = ByteSize(capacity_bytes);
             tracing::warn!(%ceiling, "the capacity of a governed store was set: its new ceiling");
         } else {
-            self.store.set_capacity(capacity_bytes);
+            self.store.set_capacity(most);
         }
         drop(state);
         self.follow();
@@ -253,7 +259,7 @@ impl CapacityLease {
         match name {
             "memory_min" => {
                 let bytes = value.trim().parse::<ByteSize>().map_err(|_| share_of_nothing())?.0;
-                let ceiling = page.capacity_max_bytes.load(Ordering::Relaxed);
+                let ceiling = state.ceiling.configured_bytes();
                 // The store has whole blocks: what is within one of it is the same size.
                 let block_bytes = self.block_bytes.max(1);
                 if bytes / block_bytes * block_bytes > ceiling {
@@ -262,7 +268,7 @@ impl CapacityLease {
                         .remedy("ask for less, or enlarge the store first"));
                 }
                 state.memory_min_bytes = bytes;
-                state.keep_minimum(page);
+                state.keep_bounds(page);
             }
             LEASE_OPTION => {
                 let (interval_ms, policy) = (state.number(INTERVAL), state.text(POLICY));
@@ -331,7 +337,10 @@ impl CapacityLease {
             refusals: lease.refusals,
             foreign_changes: state.foreign_changes,
             guaranteed_bytes: page.guaranteed(),
-            ceiling_bytes: load(&page.capacity_max_bytes),
+            ceiling_bytes: state.ceiling.configured_bytes(),
+            leased_ceiling: state.leased_ceiling(page, now),
+            ceiling_leases: state.ceiling.leases,
+            ceiling_expirations: state.ceiling.expirations,
             capacity_bytes: load(&page.capacity_bytes),
             resident_bytes: load(&page.resident_bytes),
             held_bytes: load(&page.held_bytes),
@@ -438,29 +447,47 @@ fn watch(capacity_lease: &Weak<CapacityLease>, shared: &Shared) {
     let mut state = shared.state.lock();
     while !state.stopping {
         state.listen();
-        if !state.lease.expire(Instant::now()) {
-            match state.lease.until() {
-                Some(until) => wait_awake(shared, &mut state, until),
-                None => shared.changed.wait(&mut state),
+        let now = Instant::now();
+        let (fell, rose) = (state.lease.expire(now), state.ceiling.expire(now));
+        if !fell && !rose {
+            match (state.lease.until(), state.ceiling.until()) {
+                (Some(lease), ceiling) => wait_awake(shared, &mut state, lease, ceiling),
+                (None, Some(ceiling)) => _ = shared.changed.wait_until(&mut state, ceiling),
+                (None, None) => shared.changed.wait(&mut state),
             }
             continue;
         }
         let Some(capacity_lease) = capacity_lease.upgrade() else { return };
-        capacity_lease.fall_back(&state);
+        if rose {
+            capacity_lease.end_ceiling(&mut state);
+        }
+        if fell {
+            capacity_lease.fall_back(&state);
+        }
         drop(state);
-        capacity_lease.store.settle();
+        match fell {
+            true => _ = capacity_lease.store.settle(),
+            false => capacity_lease.follow(),
+        }
         drop(capacity_lease);
         state = shared.state.lock();
     }
 }
 
-/// Waits for a change, or until `until`, in steps. Time in which this process did not run, such as
+/// Waits for a change, or until the lease of the controller or that of a ceiling is over, in steps
+/// of the first. Time in which this process did not run, such as
 /// a frozen container or a virtual machine that moves, is no silence of the controller: most
 /// likely it did not run either.
-fn wait_awake(shared: &Shared, state: &mut MutexGuard<'_, State>, until: Instant) {
+fn wait_awake(
+    shared: &Shared,
+    state: &mut MutexGuard<'_, State>,
+    until: Instant,
+    ceiling_until: Option<Instant>,
+) {
     let Some(lease) = state.lease.length() else { return };
     let step = (lease / WATCHES_PER_LEASE).max(Duration::from_millis(1));
     let planned = until.min(Instant::now() + step);
+    let planned = ceiling_until.map_or(planned, |it| it.min(planned));
     let _ = shared.changed.wait_until(state, planned);
     let late = Instant::now().saturating_duration_since(planned);
     if late > step {
@@ -499,12 +526,6 @@ impl State {
         let detail = "nobody may: `control` is off";
         Err(Error::new(ErrorKind::Unsupported, "governing the store", detail)
             .remedy("`tidepool control set control on`"))
-    }
-
-    /// The guaranteed part is never more than the ceiling.
-    fn keep_minimum(&self, page: &ControlPage) {
-        let ceiling = page.capacity_max_bytes.load(Ordering::Relaxed);
-        page.capacity_min_bytes.store(self.memory_min_bytes.min(ceiling), Ordering::Relaxed);
     }
 
     fn parameters(&self) -> Vec<ControlSetting> {

@@ -7,6 +7,7 @@ mod admin;
 pub mod block_buffers;
 mod burst_buffer;
 mod capacity_lease;
+mod ceiling;
 pub mod changes;
 pub mod cluster;
 pub mod core;

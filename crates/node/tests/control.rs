@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use support::{BLOCK, CAPACITY, Fixture};
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
-use tidepool_proto::control::{ALARMS, ControlReport, ControlStatus, Govern, Governed};
+use tidepool_proto::control::{
+    ALARMS, CEILING_LEASE_MS_MAX, CeilingLease, CeilingLeased, ControlReport, ControlStatus,
+    Govern, Governed, OWN_STORE,
+};
 use tidepool_proto::{ErrorKind, MemorySize, Result};
 
 const MINIMUM: u64 = 2 * BLOCK;
@@ -375,4 +378,108 @@ fn spilling_is_measured() {
         command(&fixture, fence, 0);
     }
     assert!(control(&fixture).write_back_bytes_per_s > 0);
+}
+
+fn lease(fixture: &Fixture, ceiling_bytes: u64, lease_ms: u64) -> Result<CeilingLeased> {
+    let store = OWN_STORE.to_owned();
+    let request = CeilingLease { store, ceiling_bytes, lease_ms, source: "plane".into() };
+    match fixture.node.admin(AdminRequest::LeaseCeiling(request), None, 0)? {
+        AdminReply::CeilingLeased(leased) => Ok(leased),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Leases of a ceiling: no test sees the first run out, and the second is over a moment later.
+const LONG_MS: u64 = 60_000;
+const SHORT_MS: u64 = 1;
+
+#[test]
+fn a_leased_ceiling_lowers_the_store_and_ends_by_itself() {
+    let fixture = full();
+    let leased = lease(&fixture, 8 * BLOCK, LONG_MS).unwrap();
+    assert_eq!((leased.ceiling_bytes, leased.capacity_bytes), (8 * BLOCK, 8 * BLOCK));
+    let status = control(&fixture);
+    assert!(status.resident_bytes <= 8 * BLOCK, "what was beyond it is gone: {status:?}");
+    assert_eq!(status.ceiling_bytes, CAPACITY, "what is configured is as it was");
+    let ceiling = status.leased_ceiling.unwrap();
+    assert_eq!((ceiling.ceiling_bytes, ceiling.source.as_str()), (8 * BLOCK, "plane"));
+    assert!(ceiling.left_ms <= LONG_MS);
+    assert!(lease(&fixture, 8 * BLOCK, SHORT_MS).unwrap().repeated);
+    wait_for(&fixture, "its end", |status| status.capacity_bytes == CAPACITY);
+    let status = control(&fixture);
+    assert_eq!((status.ceiling_leases, status.ceiling_expirations), (2, 1));
+    assert_eq!(status.leased_ceiling, None);
+}
+
+#[test]
+fn no_leased_ceiling_takes_the_guaranteed_part_or_gives_more_than_is_configured() {
+    let fixture = full();
+    assert_eq!(lease(&fixture, 0, LONG_MS).unwrap().ceiling_bytes, MINIMUM);
+    assert_eq!(control(&fixture).capacity_bytes, MINIMUM);
+    assert_eq!(lease(&fixture, u64::MAX, LONG_MS).unwrap().ceiling_bytes, CAPACITY);
+    assert_eq!(control(&fixture).capacity_bytes, CAPACITY);
+    lease(&fixture, 0, LONG_MS).unwrap();
+    set(&fixture, "memory_min", &(4 * BLOCK).to_string()).unwrap();
+    assert_eq!(control(&fixture).leased_ceiling.unwrap().ceiling_bytes, 4 * BLOCK);
+    let request = AdminRequest::Resize { size: MemorySize::Bytes(12 * BLOCK) };
+    fixture.node.admin(request, None, 0).unwrap();
+    let status = control(&fixture);
+    assert_eq!((status.capacity_bytes, status.ceiling_bytes), (4 * BLOCK, 12 * BLOCK));
+    lease(&fixture, 0, SHORT_MS).unwrap();
+    wait_for(&fixture, "its end", |status| status.capacity_bytes == 12 * BLOCK);
+}
+
+#[test]
+fn a_controller_decides_below_a_leased_ceiling_and_grows_by_itself_after_it() {
+    let fixture = full();
+    let fence = attach(&fixture, 7).unwrap().fence;
+    lease(&fixture, 8 * BLOCK, LONG_MS).unwrap();
+    assert_eq!(command(&fixture, fence, CAPACITY).capacity_bytes, 8 * BLOCK);
+    assert_eq!(command(&fixture, fence, 4 * BLOCK).capacity_bytes, 4 * BLOCK);
+    lease(&fixture, 12 * BLOCK, LONG_MS).unwrap();
+    assert_eq!(control(&fixture).capacity_bytes, 4 * BLOCK, "a ceiling raises nothing");
+    lease(&fixture, 8 * BLOCK, SHORT_MS).unwrap();
+    wait_for(&fixture, "its end", |status| status.leased_ceiling.is_none());
+    let status = control(&fixture);
+    assert_eq!((status.capacity_bytes, status.lease.as_str()), (4 * BLOCK, "governed"));
+    assert_eq!(command(&fixture, fence, CAPACITY).capacity_bytes, CAPACITY);
+    assert_eq!(control(&fixture).foreign_changes, 0, "nobody set the capacity");
+}
+
+#[test]
+fn a_store_that_fell_to_its_guaranteed_part_does_not_rise_with_a_ceiling() {
+    let fixture = full();
+    let fence = attach(&fixture, 7).unwrap().fence;
+    fall_silent(&fixture, fence);
+    lease(&fixture, 12 * BLOCK, SHORT_MS).unwrap();
+    wait_for(&fixture, "its end", |status| status.ceiling_expirations == 1);
+    assert_eq!(control(&fixture).capacity_bytes, MINIMUM);
+    fixture.node.release_control();
+    lease(&fixture, 8 * BLOCK, LONG_MS).unwrap();
+    assert_eq!(control(&fixture).capacity_bytes, 8 * BLOCK, "nobody governs");
+}
+
+#[test]
+fn ceilings_that_are_none_are_refused() {
+    let fixture = full();
+    let refused = |request: CeilingLease| {
+        let answer = fixture.node.admin(AdminRequest::LeaseCeiling(request), None, 0);
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::InvalidInput);
+    };
+    let right = CeilingLease { store: OWN_STORE.into(), lease_ms: 1, ..CeilingLease::default() };
+    right.check().unwrap();
+    refused(CeilingLease { store: "another".into(), ..right.clone() });
+    refused(CeilingLease { lease_ms: 0, ..right.clone() });
+    refused(CeilingLease { lease_ms: CEILING_LEASE_MS_MAX + 1, ..right.clone() });
+    refused(CeilingLease { source: "x".repeat(65), ..right });
+    let status = control(&fixture);
+    assert_eq!((status.ceiling_leases, status.capacity_bytes), (0, CAPACITY));
+}
+
+#[test]
+fn a_store_without_a_guaranteed_part_keeps_a_block() {
+    let fixture = Fixture::new();
+    assert_eq!(lease(&fixture, 0, LONG_MS).unwrap().ceiling_bytes, BLOCK);
+    let status = control(&fixture);
+    assert_eq!((status.capacity_bytes, status.guaranteed_bytes), (BLOCK, 0));
 }

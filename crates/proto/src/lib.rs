@@ -16,7 +16,7 @@ pub mod size;
 pub mod wire;
 
 pub use administration::{
-    admin, buffer, cluster, control, explanation, files, locality, metric, report, trace,
+    admin, buffer, cluster, control, explanation, files, locality, metric, plane, report, trace,
 };
 pub use file::{habit, level, mounts, residency, service, stub, version};
 pub use settings::{config, entry, hadoop, mode, option, resolve};

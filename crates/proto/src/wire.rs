@@ -23,7 +23,7 @@ pub use message::{
 /// Magic number of both hellos: `TIDEWIRE`.
 pub const PROTOCOL_MAGIC: u64 = u64::from_le_bytes(*b"TIDEWIRE");
 /// Version of the protocol; both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 18;
+pub const PROTOCOL_VERSION: u32 = 19;
 /// Version of the shared-memory layouts (residency table and reference bits), part of the hello.
 pub const TABLE_LAYOUT_VERSION: u32 = 1;
 /// Length of a frame header in bytes.

@@ -39,6 +39,7 @@ impl Budget {
         let page = AccountPage::new(block_bytes)?;
         page.words().capacity_bytes.store(capacity_bytes, Ordering::SeqCst);
         page.words().capacity_max_bytes.store(capacity_bytes, Ordering::SeqCst);
+        page.words().capacity_configured_bytes.store(capacity_bytes, Ordering::SeqCst);
         let (peak, evicted_blocks) = (AtomicU64::new(0), AtomicU64::new(0));
         let tables = Mutex::default();
         let borrows = BorrowShares::default();

@@ -57,6 +57,8 @@ fn print(status: &Status) {
     rows.extend(traffic_rows(status));
     rows.push(("transfers since start", transfers(&status.transfers)));
     rows.push(("control", control(&status.control)));
+    let leased = status.control.leased_ceiling.iter();
+    rows.extend(leased.map(|it| ("leased ceiling", super::control::status::leased_ceiling(it))));
     rows.push(("open files", format!("{}, clients {}", status.open_files, status.clients)));
     rows.push(("dirty data", dirty(status)));
     if let Some(cluster) = &status.cluster {

@@ -517,6 +517,21 @@ fn a_size_that_somebody_lowers_is_said_to_be_that() {
 }
 
 #[test]
+fn a_leased_ceiling_is_the_reason_for_as_long_as_it_holds() {
+    let mut node = Node::full(60 * GIB);
+    let configured_bytes = node.store().capacity_max_bytes;
+    (node.store().capacity_max_bytes, node.store().is_leased) = (20 * GIB, true);
+    for _ in 0..3 {
+        let decision = node.tick();
+        let told = (decision.target_bytes, decision.reason, decision.level);
+        assert_eq!(told, (20 * GIB, Reason::LeasedCeiling, Level::Normal));
+    }
+    assert_eq!(node.tick().next_ms, INTERVAL_MAX_MS, "it takes no decisions of its own");
+    (node.store().capacity_max_bytes, node.store().is_leased) = (configured_bytes, false);
+    assert_ne!(node.tick().reason, Reason::LeasedCeiling, "its lease is over");
+}
+
+#[test]
 fn a_headroom_that_somebody_moves_is_no_flapping() {
     let mut node = Node::new(40 * GIB, 40 * GIB, 60 * GIB);
     node.run(3_000);

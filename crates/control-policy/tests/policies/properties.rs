@@ -36,6 +36,7 @@ prop_compose! {
             outstanding_bytes: outstanding,
             failed: flags.1,
             is_limited: false,
+            is_leased: flags.1,
             process_id: 0,
         }
     }

@@ -3,6 +3,7 @@
 //! A store confirms bytes only when the operating system has them back; what it merely promises
 //! is not counted.
 
+mod observed;
 mod shared_page;
 mod tidepool;
 
@@ -13,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use tidepool_control_policy::StoreState;
 use tidepool_proto::Result;
 
-pub use tidepool::{NAME as OWN_STORE, TidepoolStore};
+pub use observed::{ObservedState, ObservedStore};
+pub use tidepool::TidepoolStore;
+pub use tidepool_proto::control::OWN_STORE;
 
 /// A store of this node whose capacity the controller sets.
 pub trait Actuator: Send + Sync {

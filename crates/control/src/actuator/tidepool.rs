@@ -17,16 +17,13 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tidepool_client::{Client, ClientOptions};
 use tidepool_control_policy::StoreState;
-use tidepool_proto::control::{ControlReport, ControlSetting, Govern, Governed};
+use tidepool_proto::control::{ControlReport, ControlSetting, Govern, Governed, OWN_STORE};
 use tidepool_proto::control_page::{ControlPage, Heartbeat, LeaseState};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::shared_page::Page;
 use super::{Actuator, Resized};
 
-/// Name of the store in snapshots and reports.
-/// Name of Tidepool's own store among those of a node.
-pub const NAME: &str = "tidepool";
 /// Time for an answer that waits for nothing.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Leases until a node that nothing needs to be told is asked whether it still knows us.
@@ -169,7 +166,7 @@ impl Drop for TidepoolStore {
 
 impl Actuator for TidepoolStore {
     fn name(&self) -> &str {
-        NAME
+        OWN_STORE
     }
 
     fn state(&self) -> Result<StoreState> {

@@ -150,6 +150,8 @@ pub(super) fn concerns_a_file(request: &AdminRequest) -> bool {
         | AdminRequest::SetControl { .. }
         | AdminRequest::Files { .. }
         | AdminRequest::Resume
+        | AdminRequest::Observe
+        | AdminRequest::LeaseCeiling(_)
         | AdminRequest::Trace(_) => false,
     }
 }
@@ -168,6 +170,9 @@ fn changes_the_node(request: &AdminRequest) -> bool {
         // It takes the network for a second.
         | AdminRequest::MeasureNodes { .. }
         | AdminRequest::HandOn { .. }
+        // It hands out memory of the node.
+        | AdminRequest::Observe
+        | AdminRequest::LeaseCeiling(_)
         | AdminRequest::Resume => true,
         AdminRequest::Status
         | AdminRequest::Explain

@@ -385,11 +385,12 @@ impl Session {
         let reply = self.admin.admin_while(request, descriptor, user_id, &|| self.goes_on())?;
         let pages = match &reply {
             AdminReply::Governed(governed) if attaches => {
-                self.admin.control_pages(governed.fence)?
+                self.admin.control_pages(governed.fence)?.into()
             }
+            AdminReply::Observed => vec![self.admin.observed_page()?],
             _ => return Ok(Reply::Admin(reply).into()),
         };
-        Ok(Answer::with(Reply::Admin(reply), pages.into()))
+        Ok(Answer::with(Reply::Admin(reply), pages))
     }
 
     /// What a file was before a change is never the client's word: an inode number may be another

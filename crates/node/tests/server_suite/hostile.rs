@@ -14,6 +14,7 @@ use crate::raw::{PATIENCE, Raw, Scene, eventually, open_request};
 use rustix::fs::{MemfdFlags, SealFlags};
 use tidepool_node::server::ServerLimits;
 use tidepool_proto::admin::AdminRequest;
+use tidepool_proto::control::CeilingLease;
 use tidepool_proto::wire::socket::send_frame;
 use tidepool_proto::wire::{
     FrameHeader, HEADER_BYTES, Hello, Reply, Request, Verdict, Want, Welcome, WriteSource,
@@ -586,6 +587,8 @@ fn only_root_and_the_owner_change_the_node() {
             AdminRequest::EvictAll,
             AdminRequest::Resize { size: MemorySize::Bytes(0) },
             AdminRequest::SetPolicy { policy: "lru".into() },
+            AdminRequest::Observe,
+            AdminRequest::LeaseCeiling(CeilingLease::default()),
             AdminRequest::Drain { stop: true },
         ] {
             let request = Request::Admin(request);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::buffer::{BufferStatus, OwedFile};
 use crate::cluster::{ClusterStatus, PairReport};
-use crate::control::{ControlStatus, Govern, Governed};
+use crate::control::{CeilingLease, CeilingLeased, ControlStatus, Govern, Governed};
 pub use crate::entry::ConfigEntry;
 use crate::error::{ErrorKind, Result};
 pub use crate::explanation::{ExplainedStripe, Explanation, SplitOwner};
@@ -107,6 +107,10 @@ pub enum AdminRequest {
     /// Files in burst buffers that the PFS does not have: those of the node, and those for which it
     /// answers.
     Owed,
+    /// A view of the control page for somebody who only looks. Answer: `Observed`.
+    Observe,
+    /// Holds the store below a ceiling for the time of a lease.
+    LeaseCeiling(CeilingLease),
 }
 
 impl AdminRequest {
@@ -189,6 +193,10 @@ pub enum AdminReply {
     Flushed(FlushReport),
     /// To `Owed`, the oldest first.
     Owed(Vec<OwedFile>),
+    /// To `Observe`; a read-only descriptor of the control page comes along.
+    Observed,
+    /// To `LeaseCeiling`.
+    CeilingLeased(CeilingLeased),
 }
 
 /// What one node of a cluster says of itself.
@@ -472,6 +480,12 @@ pub trait AdminService: Send + Sync + 'static {
     fn control_pages(&self, fence: u64) -> Result<[std::os::fd::OwnedFd; 2]> {
         let detail = format!("this node has no control page (fence {fence})");
         Err(crate::Error::new(ErrorKind::Unsupported, "governing the store", detail))
+    }
+
+    /// For somebody who only looks: a read-only descriptor of the control page.
+    fn observed_page(&self) -> Result<std::os::fd::OwnedFd> {
+        let detail = "this node has no control page";
+        Err(crate::Error::new(ErrorKind::Unsupported, "observing the store", detail))
     }
 }
 

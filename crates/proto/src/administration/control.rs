@@ -22,6 +22,11 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Most notes in one message.
 pub const NOTES_PER_MESSAGE_MAX: usize = 4;
 
+/// Name of Tidepool's own store among those of a node.
+pub const OWN_STORE: &str = "tidepool";
+/// Longest lease of a ceiling: however it came about, it is gone after this.
+pub const CEILING_LEASE_MS_MAX: u64 = 60_000;
+
 /// Names of the control policies, with one line each.
 pub const CONTROL_POLICIES: [(&str, &str); 4] = [
     ("tidepool", "follows the demand of jobs: shrinks at once, ahead of growth; grows slowly"),
@@ -223,6 +228,67 @@ fn shorten(text: &mut String, bytes_max: usize) {
     text.truncate(end);
 }
 
+/// Asks a node to hold a store below a ceiling for a while. The node keeps it between the
+/// guaranteed part and the configured most, and its controller decides below it as ever.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CeilingLease {
+    /// Name of the store.
+    pub store: String,
+    /// Bytes that it may hold at most.
+    pub ceiling_bytes: u64,
+    /// How long this holds by the node's monotonic clock, from 1 to [`CEILING_LEASE_MS_MAX`].
+    pub lease_ms: u64,
+    /// Who says so, for operators.
+    pub source: String,
+}
+
+impl CeilingLease {
+    /// Refuses what a node would refuse.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for a store that takes no ceilings, a lease that is none or too long, and a
+    /// source that is too long.
+    pub fn check(&self) -> Result<()> {
+        let detail = if self.store != OWN_STORE {
+            let mut name = self.store.clone();
+            shorten(&mut name, NAME_BYTES_MAX);
+            format!("the store `{name}` takes none, only `{OWN_STORE}` does")
+        } else if !(1..=CEILING_LEASE_MS_MAX).contains(&self.lease_ms) {
+            format!("a lease of {} ms is not within 1 and {CEILING_LEASE_MS_MAX}", self.lease_ms)
+        } else if self.source.len() > NAME_BYTES_MAX {
+            format!("its source has more than {NAME_BYTES_MAX} bytes")
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::InvalidInput, "leasing a ceiling", detail))
+    }
+}
+
+/// The answer to [`CeilingLease`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CeilingLeased {
+    /// Bytes that the store may hold at most from now on.
+    pub ceiling_bytes: u64,
+    /// Bytes that it may hold now.
+    pub capacity_bytes: u64,
+    /// Whether the ceiling was the same before, so that only its lease is new.
+    pub repeated: bool,
+}
+
+/// A ceiling that is leased at present.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LeasedCeiling {
+    /// Bytes that the store may hold at most, within its own limits.
+    pub ceiling_bytes: u64,
+    /// Bytes that were asked for.
+    pub asked_bytes: u64,
+    /// Milliseconds until it is over, unless it is leased again.
+    pub left_ms: u64,
+    /// Who leased it.
+    pub source: String,
+}
+
 /// One store under control.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ControlledStore {
@@ -304,8 +370,14 @@ pub struct ControlStatus {
     pub restarts: u64,
     /// Guaranteed part in bytes: never less than what is pinned.
     pub guaranteed_bytes: u64,
-    /// Most bytes that a controller may give the store.
+    /// Most bytes that a controller may give the store, but for a leased ceiling.
     pub ceiling_bytes: u64,
+    /// A lower most for the time of a lease; absent where there is none.
+    pub leased_ceiling: Option<LeasedCeiling>,
+    /// Times a ceiling was leased, the same again included.
+    pub ceiling_leases: u64,
+    /// Times the lease of a ceiling ran out.
+    pub ceiling_expirations: u64,
     /// Capacity in force.
     pub capacity_bytes: u64,
     /// Bytes that the store holds.

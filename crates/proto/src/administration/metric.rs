@@ -304,6 +304,15 @@ const PLAIN: &[MetricSpec] = &metrics! {
         "Measured rate at which memory-only bytes are written back; 0 before the first time.";
     "tidepool_control_lease_expirations_total" Counter "" |s| s.control.expirations,
         "Times a controller fell silent and the store fell to its guaranteed part.";
+    "tidepool_control_ceiling_bytes" Gauge "bytes"
+        |s| s.control.leased_ceiling.as_ref().map_or(s.control.ceiling_bytes, |it| it.ceiling_bytes),
+        "Bytes that the store may hold at most: as configured, or by a leased ceiling.";
+    "tidepool_control_ceiling_leased" Gauge "" |s| s.control.leased_ceiling.is_some().into(),
+        "1 while a ceiling is leased, such as by the cluster plane.";
+    "tidepool_control_ceiling_leases_total" Counter "" |s| s.control.ceiling_leases,
+        "Times a ceiling was leased, the same again included.";
+    "tidepool_control_ceiling_expirations_total" Counter "" |s| s.control.ceiling_expirations,
+        "Times the lease of a ceiling ran out, and the store came back to its own limits.";
     "tidepool_control_restarts_total" Counter "" |s| s.control.restarts,
         "Starts of the node's controller after the first.";
     "tidepool_control_refusals_total" Counter "" |s| s.control.refusals,

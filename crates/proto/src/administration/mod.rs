@@ -8,5 +8,6 @@ pub mod explanation;
 pub mod files;
 pub mod locality;
 pub mod metric;
+pub mod plane;
 pub mod report;
 pub mod trace;

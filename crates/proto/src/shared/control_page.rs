@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Magic number at the start of the page: `TIDECTRL`.
 pub const CONTROL_PAGE_MAGIC: u64 = u64::from_le_bytes(*b"TIDECTRL");
 /// Version of the layout; a reader of another version refuses the page.
-pub const CONTROL_PAGE_LAYOUT: u64 = 1;
+pub const CONTROL_PAGE_LAYOUT: u64 = 2;
 /// Length of the memory file in bytes.
 pub const CONTROL_PAGE_BYTES: u64 = 4096;
 
@@ -48,7 +48,8 @@ pub struct ControlPage {
     pub dirty_bytes: AtomicU64,
     /// Configured guaranteed part; see [`ControlPage::guaranteed`].
     pub capacity_min_bytes: AtomicU64,
-    /// Bytes that a controller may give the store at most.
+    /// Bytes that a controller may give the store at most: the configured most, or a leased
+    /// ceiling below it.
     pub capacity_max_bytes: AtomicU64,
     /// Rises with every change of a setting of the control.
     pub settings_generation: AtomicU64,
@@ -57,6 +58,8 @@ pub struct ControlPage {
     /// Measured rate at which memory-only bytes are written back, or what it can be at most while
     /// they take long; 0 before the first time.
     pub write_back_bytes_per_s: AtomicU64,
+    /// The configured most, which `capacity_max_bytes` comes back to when a leased ceiling ends.
+    pub capacity_configured_bytes: AtomicU64,
 }
 
 /// Rate of writing back that is believed while none was measured: a slow PFS. It is only known once

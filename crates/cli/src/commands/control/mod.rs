@@ -4,7 +4,7 @@
 pub mod arguments;
 mod decisions;
 mod set;
-mod status;
+pub(in crate::commands) mod status;
 
 use tidepool_daemon::controller::{self, ControllerOptions};
 use tidepool_proto::admin::{AdminReply, AdminRequest, ConfigEntry};

@@ -1,7 +1,7 @@
 //! `tidepool control status`: the memory control as an operator wants to know it.
 
 use tidepool_proto::Result;
-use tidepool_proto::control::{ALARMS, ControlReport, ControlStatus, PfsFull};
+use tidepool_proto::control::{ALARMS, ControlReport, ControlStatus, LeasedCeiling, PfsFull};
 
 use super::decisions;
 use crate::arguments::Facts;
@@ -26,6 +26,7 @@ pub fn status(facts: &Facts) -> Result<Outcome> {
 fn print(status: &ControlStatus) {
     output::line(&coloured(&title(status), Colour::Strong));
     let mut rows = vec![("store", store(status))];
+    rows.extend(status.leased_ceiling.iter().map(|it| ("leased ceiling", leased_ceiling(it))));
     if let Some(report) = &status.report {
         rows.extend(report_rows(report));
     }
@@ -87,6 +88,16 @@ fn store(status: &ControlStatus) -> String {
         size(status.ceiling_bytes),
         size(status.held_bytes)
     )
+}
+
+/// A ceiling that holds for a while.
+pub(in crate::commands) fn leased_ceiling(ceiling: &LeasedCeiling) -> String {
+    let LeasedCeiling { ceiling_bytes, asked_bytes, left_ms, source } = ceiling;
+    let asked = match asked_bytes == ceiling_bytes {
+        true => String::new(),
+        false => format!(" ({} were asked for)", size(*asked_bytes)),
+    };
+    format!("{}{asked} for {left_ms} ms more, by {source}", size(*ceiling_bytes))
 }
 
 fn report_rows(report: &ControlReport) -> Vec<(&'static str, String)> {
@@ -152,12 +163,14 @@ fn no_room(full: &PfsFull) -> String {
 
 fn history(status: &ControlStatus) -> String {
     format!(
-        "{}, {} of {} ms expired, {}, {} refused, {}",
+        "{}, {} of {} ms expired, {}, {} refused, {}, {} of which {} ran out",
         count(status.attachments, "attachment"),
         count(status.expirations, "lease"),
         status.lease_ms,
         count(status.restarts, "restart"),
         status.refusals,
-        count(status.foreign_changes, "foreign change")
+        count(status.foreign_changes, "foreign change"),
+        count(status.ceiling_leases, "leased ceiling"),
+        status.ceiling_expirations
     )
 }

@@ -1,0 +1,105 @@
+//! [`ObservedStore`]: Tidepool's own store as somebody sees it who does not govern it, and who may
+//! lease a ceiling of it: the agent of the cluster plane.
+//!
+//! State comes from the node's control page without a message. A page outlives its node, so it
+//! counts only while the connection is there.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tidepool_client::{Client, ClientOptions};
+use tidepool_proto::Result;
+use tidepool_proto::control::{CeilingLease, CeilingLeased};
+use tidepool_proto::control_page::ControlPage;
+
+use super::shared_page::Page;
+
+/// Time for an answer that waits for nothing.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a store is seen to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ObservedState {
+    /// Bytes it may hold now.
+    pub capacity_bytes: u64,
+    /// Bytes it holds.
+    pub resident_bytes: u64,
+    /// Bytes that cannot be evicted now.
+    pub held_bytes: u64,
+    /// Bytes that no ceiling takes from it.
+    pub min_bytes: u64,
+    /// Bytes that it may hold at most, as configured: what a ceiling is leased of.
+    pub max_bytes: u64,
+    /// Unit in which its capacity changes.
+    pub block_bytes: u64,
+}
+
+/// The store of a node, seen through its socket.
+pub struct ObservedStore {
+    client: Client,
+    page: Mutex<Option<Page<ControlPage>>>,
+}
+
+impl ObservedStore {
+    /// The store of the node at `socket`, which need not answer yet. Nodes of users other than root,
+    /// the caller and `trusted_user_id` are not talked to.
+    pub fn new(socket: &Path, trusted_user_id: Option<u32>) -> ObservedStore {
+        let client = Client::connect(ClientOptions {
+            socket: Some(socket.to_owned()),
+            trusted_user_id,
+            notice: Arc::new(|_| {}),
+            ..ClientOptions::default()
+        });
+        ObservedStore { client, page: Mutex::new(None) }
+    }
+
+    /// Its state now. Costs no message but the first time, and `None` where the node is away; then
+    /// [`ObservedStore::find`] looks for it.
+    pub fn state(&self) -> Option<ObservedState> {
+        let page = self.page.lock();
+        let words = page.as_ref().filter(|_| self.client.is_connected())?.words();
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let (block_bytes, max_bytes) =
+            (load(&words.block_bytes), load(&words.capacity_configured_bytes));
+        Some(ObservedState {
+            capacity_bytes: load(&words.capacity_bytes),
+            resident_bytes: load(&words.resident_bytes),
+            held_bytes: load(&words.held_bytes),
+            min_bytes: load(&words.capacity_min_bytes).max(block_bytes).min(max_bytes),
+            max_bytes,
+            block_bytes,
+        })
+    }
+
+    /// Connects to the node, where it answers.
+    ///
+    /// # Errors
+    ///
+    /// `NodeUnavailable` where none answers; `PermissionDenied` where the caller may not change it
+    /// or must not trust it; `Protocol` for one of another release.
+    pub fn find(&self) -> Result<()> {
+        // Asked first, so that a node that comes back meanwhile is not taken for the last one.
+        *self.page.lock() = None;
+        let descriptor = self.client.observe(ANSWER_TIMEOUT)?;
+        let page = Page::<ControlPage>::map(&descriptor)?;
+        page.words().check()?;
+        *self.page.lock() = Some(page);
+        Ok(())
+    }
+
+    /// Leases a ceiling of it. The node carries it out also where its answer does not come in time.
+    ///
+    /// # Errors
+    ///
+    /// As the node says, or `TimedOut`.
+    pub fn lease_ceiling(&self, request: CeilingLease) -> Result<CeilingLeased> {
+        if !self.client.is_connected() {
+            // The page that is there is of a node that is gone.
+            self.find()?;
+        }
+        self.client.lease_ceiling(request, ANSWER_TIMEOUT)
+    }
+}
