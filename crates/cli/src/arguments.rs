@@ -12,6 +12,7 @@ use crate::commands::control::arguments::ControlCommand;
 use crate::connection::SocketArgument;
 pub use crate::facts::{Facts, LaboratoryArguments};
 use crate::flags::NodeFlags;
+use crate::plane::PlaneCommand;
 
 const AFTER_HELP: &str = "Exit codes: 0 done, 1 failed, or the answer is no, 2 usage, \
     3 no node answers, 4 no such file, 5 permission denied, 6 in use, 130 interrupted.";
@@ -63,6 +64,9 @@ pub enum Command {
     /// Memory control: what it does and why, and how to change it
     #[command(subcommand)]
     Control(ControlCommand),
+    /// The cluster plane of memory control: this node's part in it
+    #[command(subcommand)]
+    Plane(PlaneCommand),
     /// Check that cached reads take the fast path, and check this machine or a PFS directory
     Doctor(DoctorArguments),
     /// Effective configuration with units, origins and documentation

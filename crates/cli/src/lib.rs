@@ -1,13 +1,16 @@
-//! The commands of `tidepool`: the operator's side of a node. Commands of the laboratory are handed
-//! over to the program of `tidepool-lab`, which uses this crate for all that concerns a node.
+//! The commands of `tidepool`: the operator's side of a node. Commands of the laboratory and of the
+//! cluster plane are handed over to `tidepool-lab` and `tidepool-plane`, which use this crate for
+//! all that concerns a node.
 
 pub mod arguments;
 mod busy;
 mod commands;
+mod companion;
 pub mod connection;
 pub mod facts;
 mod flags;
 mod laboratory;
+pub mod plane;
 pub mod target;
 
 use tidepool_proto::Result;
@@ -45,6 +48,7 @@ pub fn run(arguments: Arguments) -> Result<Outcome> {
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Config(arguments) => config::config(&arguments),
         Command::Metrics(facts) => metrics::metrics(&facts),
+        Command::Plane(_) => plane::hand_over(),
         Command::Bench(BenchCommand::Compare(_) | BenchCommand::Mountain(_))
         | Command::Calibrate(_)
         | Command::Generate(_)

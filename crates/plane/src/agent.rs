@@ -1,0 +1,90 @@
+//! `tidepool plane agent`: puts the parts of an agent together. Two threads, that of samples and that
+//! of ceilings, beside those of Kafka's client.
+
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use tidepool_cli::plane::AgentArguments;
+use tidepool_control::actuator::ObservedStore;
+use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::interruption;
+
+use crate::ceilings::Ceilings;
+use crate::kafka::Kafka;
+use crate::sample::Origin;
+use crate::samples::{Rhythm, Samples};
+use crate::shared::{Shared, say};
+use crate::status::StatusSocket;
+
+/// Stack of the thread of ceilings.
+const STACK_BYTES: usize = 512 << 10;
+
+/// Runs `plane agent` until it is asked to end.
+pub fn agent(arguments: &AgentArguments) -> Result<Outcome> {
+    let ending = interruption::watch()?;
+    let rhythm = rhythm(arguments);
+    let socket = arguments.socket.path();
+    let status = StatusSocket::bind(&socket)?;
+    // A user that names a socket means the node there, whichever user runs it.
+    let owner = std::fs::metadata(&socket).ok().map(|facts| facts.uid());
+    let trusted = owner.filter(|_| arguments.socket.socket.is_some());
+    let store = ObservedStore::new(&socket, trusted);
+    let origin = origin(arguments, rhythm)?;
+    let shared = Arc::new(Shared::new(origin, arguments.kafka.clone(), store));
+    let kafka = Kafka::new(arguments)?;
+    let sends_samples = !arguments.no_samples;
+    let producer = sends_samples.then(|| kafka.producer(&shared)).transpose()?;
+    let client = kafka.consumer(&shared)?;
+    let topic = arguments.samples_topic.as_str();
+    let mut samples = Samples::new(Arc::clone(&shared), producer.as_ref(), topic, rhythm)?;
+    let topic = arguments.ceilings_topic.as_str();
+    let ceilings = Ceilings { shared: Arc::clone(&shared), client: &client, topic, sends_samples };
+    say(&format!("started for the node {} in {}", shared.origin.node, shared.origin.cluster));
+    run(&mut samples, &ceilings, &status, &ending)?;
+    say("ends");
+    Ok(Outcome::Done)
+}
+
+fn run(
+    samples: &mut Samples<'_>,
+    ceilings: &Ceilings<'_>,
+    status: &StatusSocket,
+    ending: &AtomicBool,
+) -> Result<()> {
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().name("ceilings".into()).stack_size(STACK_BYTES);
+        builder.spawn_scoped(scope, || ceilings.run(ending)).map_err(|error| {
+            Error::new(ErrorKind::LimitReached, "starting the agent", "no thread").caused_by(error)
+        })?;
+        samples.run(status, ending);
+        ending.store(true, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+fn rhythm(arguments: &AgentArguments) -> Rhythm {
+    let interval_ms = arguments.interval_ms;
+    match arguments.summary_ms {
+        Some(summary_ms) => {
+            Rhythm { interval_ms, readings: (summary_ms / interval_ms).max(1), batch: 1 }
+        }
+        None => Rhythm { interval_ms, readings: 1, batch: arguments.batch },
+    }
+}
+
+fn origin(arguments: &AgentArguments, rhythm: Rhythm) -> Result<Origin> {
+    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let mut random = [0; 8];
+    getrandom(&mut random, GetRandomFlags::empty())
+        .map_err(|error| Error::pfs("asking for random bytes", error))?;
+    Ok(Origin {
+        cluster: arguments.cluster.clone(),
+        node: arguments.name.clone().unwrap_or_else(host),
+        rack: arguments.rack.clone(),
+        start: format!("{:016x}", u64::from_le_bytes(random)),
+        step_ms: rhythm.interval_ms.saturating_mul(rhythm.readings),
+    })
+}

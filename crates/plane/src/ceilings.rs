@@ -1,0 +1,169 @@
+//! The thread of ceilings: reads those of this node, and leases them of it. It also looks for the
+//! node where that is away, so that the thread of samples never waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tidepool_control::actuator::OWN_STORE;
+use tidepool_proto::control::CeilingLease;
+
+use crate::ceiling::{self, Ceiling, Own, OwnSamples, Refusal};
+use crate::consumer::{Came, PartitionReader, partition_of};
+use crate::kafka::Consumer;
+use crate::shared::{Shared, say};
+
+/// Longest wait, so that an end is seen.
+const WAIT: Duration = Duration::from_secs(1);
+/// Time between two looks for a node or brokers that are away.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Time between two looks at the number of partitions, and at whether the node is the same.
+const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(60);
+/// Letters of a run's name that operators see.
+const PLANE_CHARS_SHOWN: usize = 8;
+
+/// What the thread needs.
+pub struct Ceilings<'a> {
+    /// The agent.
+    pub shared: Arc<Shared>,
+    /// Client that reads.
+    pub client: &'a Consumer,
+    /// Topic of the ceilings.
+    pub topic: &'a str,
+    /// Whether this agent sends samples, so that ceilings must answer them.
+    pub sends_samples: bool,
+}
+
+impl Ceilings<'_> {
+    /// Takes ceilings until `ending`.
+    pub fn run(&self, ending: &AtomicBool) {
+        let mut reader: Option<PartitionReader<'_>> = None;
+        let (mut look, mut look_again) = (Instant::now(), Instant::now());
+        while !ending.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            let is_broken = self.shared.state().ceilings_link.is_broken();
+            if now >= look_again || (now >= look && (reader.is_none() || is_broken)) {
+                self.look_at_topic(&mut reader);
+            }
+            if now >= look_again || (now >= look && self.shared.store.state().is_none()) {
+                self.look_for_node();
+            }
+            if now >= look {
+                look = now + LOOK_EVERY;
+            }
+            if now >= look_again {
+                look_again = now + LOOK_AGAIN_EVERY;
+            }
+            match &mut reader {
+                Some(reader) => self.read(reader),
+                None => std::thread::sleep(WAIT / 4),
+            }
+            self.expire();
+        }
+    }
+
+    /// Reads the partition of this node, which is another one where the topic got more of them.
+    fn look_at_topic<'a>(&'a self, reader: &mut Option<PartitionReader<'a>>) {
+        let found = partition_of(self.client, self.topic, &self.shared.origin.node);
+        let started = found.and_then(|partition| {
+            if reader.as_ref().is_none_or(|reader| reader.partition() != partition) {
+                // The last one ends before the next one begins.
+                *reader = None;
+                let next = PartitionReader::start(self.client, self.topic, partition);
+                *reader = Some(next.map_err(|error| error.to_string())?);
+            }
+            Ok(())
+        });
+        let mut state = self.shared.state();
+        match started {
+            Ok(()) => state.ceilings_link.works(),
+            Err(why) => state.ceilings_link.broke(&why),
+        }
+    }
+
+    fn look_for_node(&self) {
+        let found = self.shared.store.find();
+        let mut state = self.shared.state();
+        match found {
+            Ok(()) => state.node_link.works(),
+            Err(error) => state.node_link.broke(&error.to_string()),
+        }
+    }
+
+    fn read(&self, reader: &mut PartitionReader<'_>) {
+        let until = self.shared.state().follow.followed().map(|followed| followed.until);
+        let left = until.map_or(WAIT, |it| it.saturating_duration_since(Instant::now()));
+        // Rounded up: nothing is over before its time.
+        let wait = left.min(WAIT) + Duration::from_millis(1);
+        match reader.read(wait, |key, message| self.take(key, message)) {
+            Came::Trouble(why) => self.shared.state().ceilings_link.broke(&why),
+            Came::Message => self.shared.state().ceilings_link.works(),
+            Came::Nothing => {}
+        }
+    }
+
+    fn expire(&self) {
+        let mut state = self.shared.state();
+        if state.follow.expire(Instant::now()) {
+            state.ceilings.expired += 1;
+            say("no more ceilings come: the node is within its own limits");
+        }
+    }
+
+    fn take(&self, key: &[u8], message: &[u8]) {
+        if key != self.shared.origin.node.as_bytes() {
+            let mut state = self.shared.state();
+            state.ceilings.of_others = state.ceilings.of_others.saturating_add(1);
+            return;
+        }
+        // A ceiling of a node that is away is of no use when it is back.
+        let Some(store) = self.shared.store.state() else {
+            self.shared.state().ceilings.failed += 1;
+            return;
+        };
+        let origin = &self.shared.origin;
+        let last_number = self.shared.last_number.load(Ordering::Acquire);
+        let samples = self.sends_samples.then_some(OwnSamples {
+            start: &origin.start,
+            last_number,
+            step_ms: origin.step_ms,
+        });
+        let own = Own { cluster: &origin.cluster, node: &origin.node, samples, store };
+        let checked = ceiling::read(message, &own).and_then(|ceiling| self.check(ceiling));
+        match checked {
+            Ok(ceiling) => self.lease(ceiling),
+            Err(refusal) => self.shared.state().refuse(refusal),
+        }
+    }
+
+    fn check(&self, ceiling: Ceiling) -> Result<Ceiling, Refusal> {
+        self.shared.state().follow.check(&ceiling, Instant::now())?;
+        Ok(ceiling)
+    }
+
+    fn lease(&self, ceiling: Ceiling) {
+        let shown: String = ceiling.plane.chars().take(PLANE_CHARS_SHOWN).collect();
+        let leased = self.shared.store.lease_ceiling(CeilingLease {
+            store: OWN_STORE.to_owned(),
+            ceiling_bytes: ceiling.ceiling_bytes,
+            lease_ms: ceiling.lease_ms,
+            source: format!("plane {shown}"),
+        });
+        let mut state = self.shared.state();
+        match leased {
+            Ok(leased) => {
+                if state.follow.followed().is_none() {
+                    say(&format!("ceilings come, of the run {}", ceiling.plane));
+                }
+                state.ceilings.applied += 1;
+                state.ceilings.renewed += u64::from(leased.repeated);
+                state.follow.take(ceiling, Instant::now());
+                state.node_link.works();
+            }
+            Err(error) => {
+                state.ceilings.failed += 1;
+                state.node_link.broke(&error.to_string());
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Clients of Kafka as an agent wants them: few wake-ups, bounded memory, nothing that waits. What
+//! they find out about brokers goes to the link that they are of.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::{BaseProducer, ProducerContext};
+use tidepool_cli::plane::AgentArguments;
+use tidepool_proto::{Error, ErrorKind, Result};
+
+use crate::properties;
+use crate::shared::{Link, Shared, State, say};
+
+/// A sample that was not sent by then is of no use any more: this bounds the queue, the oldest go
+/// first.
+const SAMPLE_TIMEOUT_MS: u64 = 3000;
+/// More messages than come in that time.
+const QUEUE_MESSAGES_MAX: u64 = 1000;
+const QUEUE_KIB_MAX: u64 = 1024;
+/// How long a broker holds back the answer where there are no ceilings.
+const FETCH_WAIT_MS: u64 = 20_000;
+/// Longer than that.
+const SOCKET_TIMEOUT_MS: u64 = 30_000;
+
+/// Properties of both clients that files may change.
+const DEFAULTS: [(&str, &str); 5] = [
+    ("client.id", "tidepool-agent"),
+    ("reconnect.backoff.ms", "250"),
+    ("reconnect.backoff.max.ms", "5000"),
+    ("socket.keepalive.enable", "true"),
+    ("log.connection.close", "false"),
+];
+
+/// Which link a client is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Samples to Kafka.
+    Samples,
+    /// Ceilings from Kafka.
+    Ceilings,
+}
+
+/// Hears what a client finds out.
+pub struct Ear {
+    shared: Arc<Shared>,
+    direction: Direction,
+}
+
+/// Sends samples.
+pub type Producer = BaseProducer<Ear>;
+/// Reads ceilings.
+pub type Consumer = BaseConsumer<Ear>;
+
+impl Ear {
+    fn link<'a>(&self, state: &'a mut State) -> &'a mut Link {
+        match self.direction {
+            Direction::Samples => &mut state.samples_link,
+            Direction::Ceilings => &mut state.ceilings_link,
+        }
+    }
+}
+
+impl ClientContext for Ear {
+    fn log(&self, _: RDKafkaLogLevel, _: &str, _: &str) {
+        // What matters comes as an error as well.
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        use RDKafkaErrorCode::{
+            AllBrokersDown, Authentication, BrokerTransportFailure, Resolve, SSL,
+        };
+        let code = error.rdkafka_error_code();
+        // One broker of several may be away; librdkafka says when all are.
+        let is_end = matches!(code, Some(AllBrokersDown | Authentication | SSL));
+        let mut state = self.shared.state();
+        let link = self.link(&mut state);
+        match code {
+            Some(BrokerTransportFailure | Resolve) => link.remember(reason),
+            _ if is_end => link.broke(reason),
+            _ => {}
+        }
+    }
+}
+
+impl ConsumerContext for Ear {}
+
+impl ProducerContext for Ear {
+    /// Samples in the message.
+    type DeliveryOpaque = Box<u64>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, samples: Box<u64>) {
+        let mut state = self.shared.state();
+        match result {
+            Ok(_) => {
+                state.samples.sent += *samples;
+                state.samples_link.works();
+            }
+            Err((error, _)) => match error.rdkafka_error_code() {
+                Some(RDKafkaErrorCode::MessageTimedOut) => {
+                    state.samples.dropped += *samples;
+                    state.samples_link.broke("they were not taken in time");
+                }
+                // The agent ends.
+                Some(RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight) => {}
+                _ => {
+                    state.samples.failed += *samples;
+                    state.samples_link.broke(&error.to_string());
+                }
+            },
+        }
+    }
+}
+
+/// Makes clients of one agent.
+pub struct Kafka<'a> {
+    arguments: &'a AgentArguments,
+    properties: Vec<(String, String)>,
+}
+
+impl<'a> Kafka<'a> {
+    /// Reads the properties that the arguments name.
+    ///
+    /// # Errors
+    /// Where the file cannot be read.
+    pub fn new(arguments: &'a AgentArguments) -> Result<Kafka<'a>> {
+        let read = |path: &Path| properties::read(path);
+        let read = arguments.kafka_properties.as_deref().map(read).transpose()?;
+        let read = read.unwrap_or_default();
+        read.warning.iter().for_each(|warning| say(warning));
+        Ok(Kafka { arguments, properties: read.list })
+    }
+
+    fn config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        let given = self.properties.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        for (name, value) in DEFAULTS.into_iter().chain(given) {
+            config.set(name, value);
+        }
+        config.set("bootstrap.servers", &self.arguments.kafka);
+        config.set("socket.timeout.ms", SOCKET_TIMEOUT_MS.to_string());
+        config.set("statistics.interval.ms", "0");
+        config
+    }
+
+    /// A client that sends samples.
+    ///
+    /// # Errors
+    /// `InvalidInput` for properties that cannot work.
+    pub fn producer(&self, shared: &Arc<Shared>) -> Result<Producer> {
+        let mut config = self.config();
+        config
+            .set("acks", self.arguments.acks.property())
+            .set("linger.ms", "0")
+            .set("message.timeout.ms", SAMPLE_TIMEOUT_MS.to_string())
+            .set("queue.buffering.max.messages", QUEUE_MESSAGES_MAX.to_string())
+            .set("queue.buffering.max.kbytes", QUEUE_KIB_MAX.to_string());
+        let ear = Ear { shared: Arc::clone(shared), direction: Direction::Samples };
+        Producer::from_config_and_context(&config, ear).map_err(|error| refused(&error))
+    }
+
+    /// A client that reads ceilings. It belongs to no group: each node wants its own.
+    ///
+    /// # Errors
+    /// As [`Kafka::producer`].
+    pub fn consumer(&self, shared: &Arc<Shared>) -> Result<Consumer> {
+        let mut config = self.config();
+        config
+            .set("fetch.wait.max.ms", FETCH_WAIT_MS.to_string())
+            .set("queued.min.messages", "10")
+            .set("queued.max.messages.kbytes", QUEUE_KIB_MAX.to_string())
+            .set("auto.offset.reset", "latest")
+            .set("enable.auto.commit", "false");
+        let ear = Ear { shared: Arc::clone(shared), direction: Direction::Ceilings };
+        Consumer::from_config_and_context(&config, ear).map_err(|error| refused(&error))
+    }
+}
+
+fn refused(error: &KafkaError) -> Error {
+    let operation = "making a client of Kafka";
+    Error::new(ErrorKind::InvalidInput, operation, error.to_string())
+        .remedy("properties are those of librdkafka, such as ssl.ca.location")
+}

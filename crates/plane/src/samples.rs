@@ -1,0 +1,126 @@
+//! The thread of samples: at each interval one reading of the machine and of the node's control
+//! page, no message to the node, no allocation but in Kafka's client. It never waits for anybody;
+//! between two readings it answers who asks for the status.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rdkafka::producer::BaseRecord;
+use tidepool_proto::Result;
+use tidepool_proto::control_page::monotonic_ns;
+
+use crate::kafka::Producer;
+use crate::meminfo::MemoryInfo;
+use crate::sample::{Sample, SampleWriter};
+use crate::shared::Shared;
+use crate::status::StatusSocket;
+
+const MILLISECOND_NS: u64 = 1_000_000;
+/// Longest wait, so that an end is seen.
+const WAIT_NS: u64 = 500 * MILLISECOND_NS;
+
+/// How often samples are taken and sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rhythm {
+    /// Time between two readings.
+    pub interval_ms: u64,
+    /// Readings of which one becomes a sample: that with the least available memory.
+    pub readings: u64,
+    /// Samples in one message.
+    pub batch: u64,
+}
+
+/// What the thread needs.
+pub struct Samples<'a> {
+    shared: Arc<Shared>,
+    producer: Option<&'a Producer>,
+    topic: &'a str,
+    rhythm: Rhythm,
+    memory: MemoryInfo,
+    writer: SampleWriter,
+    /// Of the readings since the last sample, the one that becomes the next.
+    lowest: Option<Sample>,
+    readings: u64,
+    number: u64,
+}
+
+impl<'a> Samples<'a> {
+    /// Samples of an agent; without a producer only the status is answered.
+    ///
+    /// # Errors
+    /// Where the memory of the machine cannot be read.
+    pub fn new(
+        shared: Arc<Shared>,
+        producer: Option<&'a Producer>,
+        topic: &'a str,
+        rhythm: Rhythm,
+    ) -> Result<Samples<'a>> {
+        let writer = SampleWriter::new(&shared.origin);
+        let memory = MemoryInfo::open()?;
+        let (lowest, readings, number) = (None, 0, 0);
+        Ok(Samples { shared, producer, topic, rhythm, memory, writer, lowest, readings, number })
+    }
+
+    /// Takes samples until `ending`.
+    pub fn run(&mut self, socket: &StatusSocket, ending: &AtomicBool) {
+        let interval_ns = self.rhythm.interval_ms.saturating_mul(MILLISECOND_NS);
+        let mut next_ns = monotonic_ns();
+        while !ending.load(Ordering::Relaxed) {
+            let now_ns = monotonic_ns();
+            if self.producer.is_some() && now_ns >= next_ns {
+                self.tick();
+                // Readings that were missed are not made up for.
+                next_ns = (next_ns + interval_ns).max(now_ns);
+            }
+            let wait_ns = match self.producer {
+                Some(_) => next_ns.saturating_sub(monotonic_ns()).min(WAIT_NS),
+                None => WAIT_NS,
+            };
+            socket.serve(Duration::from_nanos(wait_ns), &self.shared);
+        }
+    }
+
+    fn tick(&mut self) {
+        if let Some(memory) = self.memory.read() {
+            let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let at_ms = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
+            let store = self.shared.store.state();
+            let sample = Sample { number: 0, at_ms, memory, store };
+            let available = |sample: &Sample| sample.memory.available_bytes;
+            if self.lowest.is_none_or(|lowest| available(&sample) <= available(&lowest)) {
+                self.lowest = Some(sample);
+            }
+        }
+        self.readings += 1;
+        if self.readings >= self.rhythm.readings {
+            self.readings = 0;
+            if let Some(sample) = self.lowest.take() {
+                self.add(sample);
+            }
+        }
+        if let Some(producer) = self.producer {
+            producer.poll(Duration::ZERO);
+        }
+    }
+
+    fn add(&mut self, sample: Sample) {
+        self.number += 1;
+        self.writer.add(&Sample { number: self.number, ..sample });
+        // Before it is sent: a ceiling that answers it must be known for one.
+        self.shared.last_number.store(self.number, Ordering::Release);
+        if self.writer.samples() < self.rhythm.batch {
+            return;
+        }
+        let (Some(producer), topic, shared) = (self.producer, self.topic, &self.shared) else {
+            return;
+        };
+        self.writer.send(|message, samples| {
+            let record = BaseRecord::with_opaque_to(topic, Box::new(samples));
+            let record = record.key(shared.origin.node.as_str()).payload(message);
+            if producer.send(record).is_err() {
+                shared.state().samples.dropped += samples;
+            }
+        });
+    }
+}

@@ -1,0 +1,203 @@
+//! [`Shared`]: what the threads of an agent know together: what became of samples and ceilings, and
+//! what does not work at present. A change between working and not is said in one line.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+use tidepool_control::actuator::ObservedStore;
+use tidepool_proto::plane::{
+    AgentStatus, CeilingCounts, FollowedCeiling, RefusedCount, SampleCounts, Trouble,
+};
+use tidepool_terminal::output;
+
+use crate::ceiling::Refusal;
+use crate::follow::Follow;
+use crate::sample::Origin;
+
+/// Time between two lines about ceilings that were refused for the same reason.
+const REFUSALS_SAID_EVERY: Duration = Duration::from_secs(600);
+
+/// An agent.
+pub struct Shared {
+    /// Who its samples are of.
+    pub origin: Origin,
+    /// Brokers that it was told of.
+    pub kafka: String,
+    /// The store of the node.
+    pub store: ObservedStore,
+    /// Number of the last sample.
+    pub last_number: AtomicU64,
+    started: Instant,
+    state: Mutex<State>,
+}
+
+/// What changes.
+#[derive(Default)]
+pub struct State {
+    /// What became of samples.
+    pub samples: SampleCounts,
+    /// What became of ceilings, but for those that were refused.
+    pub ceilings: CeilingCounts,
+    /// The run of the job that is followed.
+    pub follow: Follow,
+    /// Between the agent and its node.
+    pub node_link: Link,
+    /// From the agent to Kafka.
+    pub samples_link: Link,
+    /// From Kafka to the agent.
+    pub ceilings_link: Link,
+    refused: [u64; Refusal::ALL.len()],
+    /// When a refusal of each reason was said last.
+    refused_said: [Option<Instant>; Refusal::ALL.len()],
+}
+
+impl Shared {
+    /// An agent that starts now.
+    pub fn new(origin: Origin, kafka: String, store: ObservedStore) -> Shared {
+        let (started, last_number) = (Instant::now(), AtomicU64::new(0));
+        let mut state = State::default();
+        state.node_link.what = "the node is not seen";
+        state.samples_link.what = "samples do not reach Kafka";
+        state.ceilings_link.what = "no ceilings can come from Kafka";
+        let state = Mutex::new(state);
+        Shared { origin, kafka, store, last_number, started, state }
+    }
+
+    /// What changes.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// All of it, for operators.
+    pub fn status(&self) -> AgentStatus {
+        let state = self.state();
+        let now = Instant::now();
+        let refused = Refusal::ALL.iter().zip(state.refused).filter(|(_, count)| *count > 0);
+        let refused = refused.map(|(refusal, count)| {
+            let reason = refusal.name().to_owned();
+            RefusedCount { reason, count }
+        });
+        AgentStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            process_id: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            cluster: self.origin.cluster.clone(),
+            node: self.origin.node.clone(),
+            kafka: self.kafka.clone(),
+            node_trouble: state.node_link.trouble(now),
+            samples_trouble: state.samples_link.trouble(now),
+            ceilings_trouble: state.ceilings_link.trouble(now),
+            samples: SampleCounts {
+                taken: self.last_number.load(Ordering::Relaxed),
+                ..state.samples
+            },
+            ceilings: CeilingCounts { refused: refused.collect(), ..state.ceilings.clone() },
+            followed: state.follow.followed().map(|followed| FollowedCeiling {
+                plane: followed.ceiling.plane.clone(),
+                number: followed.ceiling.number,
+                ceiling_bytes: followed.ceiling.ceiling_bytes,
+                left_ms: milliseconds(followed.until.saturating_duration_since(now)),
+                policy: followed.ceiling.policy.clone(),
+            }),
+        }
+    }
+}
+
+impl State {
+    /// Counts a ceiling that was refused. The same reason again is not said for a while.
+    pub fn refuse(&mut self, refusal: Refusal) {
+        let place = Refusal::ALL.iter().position(|it| *it == refusal).unwrap_or(0);
+        self.refused[place] = self.refused[place].saturating_add(1);
+        let said = &mut self.refused_said[place];
+        if said.is_none_or(|at| at.elapsed() > REFUSALS_SAID_EVERY) {
+            *said = Some(Instant::now());
+            say(&format!("a ceiling was refused: {} ({})", refusal.words(), refusal.name()));
+        }
+    }
+}
+
+/// Something that works or does not.
+#[derive(Debug, Default)]
+pub struct Link {
+    what: &'static str,
+    broken: Option<(Instant, String)>,
+    /// What could be why it breaks next.
+    omen: Option<String>,
+}
+
+impl Link {
+    /// Something that may be why it does not work soon.
+    pub fn remember(&mut self, why: &str) {
+        if self.broken.is_none() {
+            self.omen = Some(why.to_owned());
+        }
+    }
+
+    /// It does not work. Said once.
+    pub fn broke(&mut self, why: &str) {
+        if self.broken.is_none() {
+            let omen = self.omen.take();
+            let why = omen.as_deref().unwrap_or(why);
+            say(&format!("{}: {why}", self.what));
+            self.broken = Some((Instant::now(), why.to_owned()));
+        }
+    }
+
+    /// It works.
+    pub fn works(&mut self) {
+        self.omen = None;
+        if let Some((since, _)) = self.broken.take() {
+            let seconds = since.elapsed().as_secs();
+            say(&format!("no more after {seconds} s: {}", self.what));
+        }
+    }
+
+    /// Whether it does not.
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    fn trouble(&self, now: Instant) -> Option<Trouble> {
+        self.broken.as_ref().map(|(since, why)| Trouble {
+            since_ms: milliseconds(now.saturating_duration_since(*since)),
+            why: why.clone(),
+        })
+    }
+}
+
+/// A line of the log.
+pub fn say(text: &str) {
+    output::note(&format!("tidepool plane agent: {text}"));
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_remembers_when_and_why_it_broke_first() {
+        let mut link = Link { what: "nothing comes", ..Link::default() };
+        assert_eq!((link.is_broken(), link.trouble(Instant::now())), (false, None));
+        link.broke("away");
+        link.broke("still away");
+        assert_eq!(link.trouble(Instant::now()).unwrap().why, "away");
+        link.works();
+        assert!(!link.is_broken());
+    }
+
+    #[test]
+    fn refusals_are_counted_by_reason() {
+        let store = ObservedStore::new(std::path::Path::new("/nowhere/node.sock"), None);
+        let shared = Shared::new(Origin::default(), "k".into(), store);
+        for refusal in [Refusal::Form, Refusal::Plane, Refusal::Form] {
+            shared.state().refuse(refusal);
+        }
+        let count = |reason: &str, count| RefusedCount { reason: reason.into(), count };
+        assert_eq!(shared.status().ceilings.refused, [count("form", 2), count("plane", 1)]);
+    }
+}

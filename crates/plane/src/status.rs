@@ -1,0 +1,182 @@
+//! The status of an agent: it answers on a socket beside that of its node, and `tidepool plane
+//! status` asks there. It is made when somebody asks, so it costs nothing else.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tidepool_cli::facts::Facts;
+use tidepool_proto::plane::{AgentStatus, FollowedCeiling, Trouble};
+use tidepool_proto::{Error, ErrorKind, Result};
+use tidepool_terminal::exit::Outcome;
+use tidepool_terminal::output::{self, Colour, coloured, count, duration, size};
+
+use crate::shared::Shared;
+
+/// Time for an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest answer.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// Answers between two samples at most.
+const ANSWERS_MAX: usize = 8;
+/// Every user may ask; what is said is no secret.
+const MODE: u32 = 0o666;
+
+/// Where the agent of the node at `socket` answers.
+fn beside(socket: &Path) -> PathBuf {
+    let mut name = socket.file_name().unwrap_or_default().to_owned();
+    name.push(".plane");
+    socket.with_file_name(name)
+}
+
+/// The socket of an agent.
+pub struct StatusSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl StatusSocket {
+    /// The socket of the agent of the node at `socket`.
+    ///
+    /// # Errors
+    /// `InUse` where another agent answers there.
+    pub fn bind(socket: &Path) -> Result<StatusSocket> {
+        let path = beside(socket);
+        let operation = || format!("listening at {}", path.display());
+        if UnixStream::connect(&path).is_ok() {
+            let detail = "another agent of this node answers there";
+            return Err(Error::new(ErrorKind::InUse, operation(), detail)
+                .remedy("stop that one, or leave it be"));
+        }
+        let failed = |error| Error::pfs(operation(), error);
+        // Left by an agent that was killed.
+        _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).map_err(failed)?;
+        let permissions = std::fs::Permissions::from_mode(MODE);
+        std::fs::set_permissions(&path, permissions).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        Ok(StatusSocket { listener, path })
+    }
+
+    /// Answers who asks within `timeout`, and returns after that.
+    pub fn serve(&self, timeout: Duration, shared: &Shared) {
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        let mut asked = [PollFd::new(&self.listener, PollFlags::IN)];
+        // A signal ends the wait; whoever called looks what it was.
+        if !poll(&mut asked, Some(&timeout)).is_ok_and(|asked| asked > 0) {
+            return;
+        }
+        for _ in 0..ANSWERS_MAX {
+            let Ok((stream, _)) = self.listener.accept() else { return };
+            answer(stream, shared);
+        }
+    }
+}
+
+impl Drop for StatusSocket {
+    fn drop(&mut self) {
+        _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Answers one. It fits the socket's buffer: who asks and does not read holds nobody up.
+fn answer(mut stream: UnixStream, shared: &Shared) {
+    let text = serde_json::to_vec(&shared.status()).unwrap_or_default();
+    if stream.set_nonblocking(true).is_ok() {
+        _ = stream.write_all(&text);
+    }
+}
+
+/// Runs `plane status`. It is not so where something does not work.
+pub fn status(facts: &Facts) -> Result<Outcome> {
+    let status = ask(&facts.socket.path())?;
+    if facts.json {
+        output::json(&status)?;
+    } else {
+        print(&status);
+    }
+    let troubles = [&status.node_trouble, &status.samples_trouble, &status.ceilings_trouble];
+    let works = troubles.iter().all(|trouble| trouble.is_none());
+    Ok(if works { Outcome::Done } else { Outcome::NotSo })
+}
+
+fn ask(socket: &Path) -> Result<AgentStatus> {
+    let path = beside(socket);
+    let operation = || format!("asking the agent at {}", path.display());
+    let stream = UnixStream::connect(&path).map_err(|error| {
+        let kind = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => ErrorKind::PermissionDenied,
+            _ => ErrorKind::NodeUnavailable,
+        };
+        Error::new(kind, operation(), "none answers")
+            .caused_by(error)
+            .remedy("start one: `tidepool plane agent`, or name the socket of its node: --socket")
+    })?;
+    let failed = |error| Error::pfs(operation(), error);
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
+    let mut text = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut text).map_err(failed)?;
+    serde_json::from_slice(&text).map_err(|error| {
+        Error::new(ErrorKind::Protocol, operation(), error.to_string())
+            .remedy("use the same release on both sides")
+    })
+}
+
+fn print(status: &AgentStatus) {
+    let AgentStatus { cluster, node, kafka, process_id, uptime_s, .. } = status;
+    let title =
+        format!("agent of {node} in {cluster}: process {process_id} for {}", duration(*uptime_s));
+    output::line(&coloured(&title, Colour::Strong));
+    let samples = &status.samples;
+    let mut rows = vec![
+        ("kafka", kafka.clone()),
+        (
+            "samples",
+            format!(
+                "{} taken, {} sent, {} dropped, {} refused by Kafka",
+                samples.taken, samples.sent, samples.dropped, samples.failed
+            ),
+        ),
+        ("ceilings", ceilings(status)),
+    ];
+    rows.push(("ceiling", status.followed.as_ref().map_or("none".to_owned(), followed)));
+    let troubles = [
+        ("node", &status.node_trouble),
+        ("samples", &status.samples_trouble),
+        ("ceilings", &status.ceilings_trouble),
+    ];
+    for (name, trouble) in troubles {
+        if let Some(Trouble { since_ms, why }) = trouble {
+            let text = format!("{name}: for {}: {why}", duration(since_ms / 1000));
+            rows.push(("trouble", coloured(&text, Colour::Bad)));
+        }
+    }
+    output::pairs(&rows);
+}
+
+fn ceilings(status: &AgentStatus) -> String {
+    let ceilings = &status.ceilings;
+    let mut text = format!(
+        "{} leased, {} of them the same again, {} not taken by the node; {} ran out",
+        ceilings.applied,
+        ceilings.renewed,
+        ceilings.failed,
+        count(ceilings.expired, "lease")
+    );
+    for refused in &ceilings.refused {
+        text += &format!("; {} refused: {}", refused.count, refused.reason);
+    }
+    text
+}
+
+fn followed(followed: &FollowedCeiling) -> String {
+    let FollowedCeiling { plane, number, ceiling_bytes, left_ms, policy } = followed;
+    let bytes = size(*ceiling_bytes);
+    format!("{bytes} for {left_ms} ms more, by {policy}, number {number} of the run {plane}")
+}
