@@ -88,16 +88,28 @@ pub fn tide_jar() -> Result<PathBuf> {
         return Ok(path.into());
     }
     environment::build_release()?;
+    product_jar("hadoop")
+}
+
+/// The jar of the job of the cluster plane. `TIDEPOOL_PLANE_JAR` names another one.
+pub fn plane_jar() -> Result<PathBuf> {
+    match std::env::var_os("TIDEPOOL_PLANE_JAR") {
+        Some(path) => Ok(path.into()),
+        None => product_jar("plane"),
+    }
+}
+
+/// Builds `java/NAME`.
+fn product_jar(name: &str) -> Result<PathBuf> {
     let java = environment::checkout().join("java");
     let mut maven = process::command("mvn", &["-q", "-B", "-f"]);
     maven.arg(java.join("pom.xml")).arg(format!("-Drevision={}", env!("CARGO_PKG_VERSION")));
-    maven.args(["-pl", "hadoop", "-am"]);
+    maven.args(["-pl", name, "-am"]);
     maven.arg(format!("-Dnative.dir={}", environment::target().join("release").display()));
     // Its tests are a step of their own.
     maven.args(["-Dmaven.test.skip=true", "package"]);
     process::show(&mut maven).context(NEEDS_MAVEN)?;
-    let name = format!("hadoop/target/tidepool-hadoop-{}.jar", env!("CARGO_PKG_VERSION"));
-    Ok(java.join(name))
+    Ok(java.join(format!("{name}/target/tidepool-{name}-{}.jar", env!("CARGO_PKG_VERSION"))))
 }
 
 fn is_current(list: &Path, sources: &[&Path]) -> bool {

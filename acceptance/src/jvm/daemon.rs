@@ -44,6 +44,18 @@ impl Daemon {
         Ok(Daemon { name: name.to_owned(), log, child, _stop: guard })
     }
 
+    /// Kills it as a crash would, and waits until it is gone.
+    pub fn kill(&self) {
+        let mut child = lock(&self.child);
+        _ = child.kill();
+        _ = child.wait();
+    }
+
+    /// What it has said so far.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
     /// Waits until something listens at `port`.
     pub fn wait_for_port(&self, port: u16) -> Result<()> {
         self.wait_for(&format!("port {port}"), || {

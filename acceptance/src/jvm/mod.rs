@@ -1,5 +1,5 @@
 //! Services for programs of the Java machine, out of Maven artifacts that `examples/` names: HDFS,
-//! YARN, Alluxio and Flink, and the Java programs that run on them.
+//! YARN, Alluxio, Flink and Kafka, and the Java programs that run on them.
 //!
 //! Every daemon has free ports on the loopback interface and a directory of its own, and ends with
 //! the task, also after Ctrl-C. Logs stay in the target directory. Nothing here is for production:
@@ -11,5 +11,7 @@ pub mod daemon;
 pub mod flink;
 pub mod hadoop;
 pub mod java;
+pub mod kafka;
+pub mod plane;
 pub mod site;
 pub mod spark;

@@ -17,6 +17,7 @@ mod fsx;
 mod ltp;
 mod memcached;
 mod pjdfstest;
+mod plane;
 mod proof;
 pub mod record;
 mod verdicts;
@@ -36,7 +37,7 @@ use crate::scratch::Scratch;
 
 /// The suites that run when none is named.
 pub const STANDARD: [&str; 5] = ["pjdfstest", "fsx", "fio", "crash", "proof"];
-const ON_REQUEST: [&str; 8] = [
+const ON_REQUEST: [&str; 9] = [
     "applications",
     "applications-short",
     "control",
@@ -44,6 +45,7 @@ const ON_REQUEST: [&str; 8] = [
     "memcached",
     "memcached-short",
     "pjdfstest-perl",
+    "plane",
     "xfstests",
 ];
 
@@ -199,6 +201,7 @@ pub fn run(options: &SuiteOptions) -> Result<Vec<Outcome>> {
             "ltp" => ltp::run(&places),
             "memcached" => memcached::run(&places),
             "memcached-short" => memcached::run_short(&places),
+            "plane" => plane::run(&places),
             "xfstests" => xfstests::run(&places),
             "pjdfstest-perl" => foreign::pjdfstest_perl(&places),
             other => bail!(

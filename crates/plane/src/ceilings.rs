@@ -77,6 +77,8 @@ impl Ceilings<'_> {
         let mut state = self.shared.state();
         match started {
             Ok(()) => state.ceilings_link.works(),
+            // What is read already may still come.
+            Err(why) if reader.is_some() => state.ceilings_link.remember(&why),
             Err(why) => state.ceilings_link.broke(&why),
         }
     }

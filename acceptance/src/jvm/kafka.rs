@@ -1,0 +1,131 @@
+//! Kafka: one broker that is its own controller, on ports of its own.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+
+use super::artifacts;
+use super::daemon::{Daemon, free_ports};
+use super::java::{self, Java};
+use crate::process;
+use crate::scratch::Scratch;
+
+/// Any 16 bytes: the name of the cluster of one broker.
+const CLUSTER_ID: &str = "dGlkZXBvb2wtcGxhbmUtMQ";
+
+/// A broker. Its data outlives a kill.
+#[derive(Debug)]
+pub struct Kafka {
+    java: Java,
+    port: u16,
+    settings: PathBuf,
+    logs: PathBuf,
+    broker: Option<Daemon>,
+    // Last: it goes away after the broker has.
+    _directory: Scratch,
+}
+
+impl Kafka {
+    /// Starts a broker; `more` are further lines of its settings.
+    pub fn start(logs: &Path) -> Result<Self> {
+        let project = artifacts::project("kafka")?;
+        let jar = project.jar.display().to_string();
+        let class_path = java::class_path(&[&jar, &project.dependencies]);
+        let directory = Scratch::short()?;
+        let [port, controller] = free_ports()?;
+        let settings = directory.path().join("server.properties");
+        std::fs::write(&settings, text(port, controller, &directory.path().join("data")))?;
+        let java = Java::new(class_path, "192m").light();
+        let file = settings.display().to_string();
+        let arguments = ["format", "-t", CLUSTER_ID, "-c", &file];
+        java.run("kafka.tools.StorageTool", &arguments, &logs.join("kafka-format.log"))?;
+        let logs = logs.to_owned();
+        let mut kafka = Kafka { java, port, settings, logs, broker: None, _directory: directory };
+        kafka.start_again()?;
+        Ok(kafka)
+    }
+
+    /// Starts the broker, after the first time where the last one was killed.
+    pub fn start_again(&mut self) -> Result<()> {
+        let mut command = self.java.command("kafka.Kafka", &[&self.settings]);
+        let broker = Daemon::start("kafka", &mut command, &self.logs)?;
+        broker.wait_for_port(self.port)?;
+        self.broker = Some(broker);
+        Ok(())
+    }
+
+    /// Kills the broker as a crash would.
+    pub fn kill(&mut self) {
+        if let Some(broker) = self.broker.take() {
+            broker.kill();
+        }
+    }
+
+    /// Where clients find it.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Creates topics.
+    pub fn create(&self, partitions: u32, topics: &[&str]) -> Result<()> {
+        let mut arguments = vec![self.address(), partitions.to_string()];
+        arguments.extend(topics.iter().map(ToString::to_string));
+        let log = self.logs.join("kafka-topics.log");
+        let ran =
+            self.java.clone().heap("64m").run("io.tidepool.examples.Topics", &arguments, &log)?;
+        ensure!(ran.text.contains("DONE"), "topics were not made: {}", ran.text);
+        Ok(())
+    }
+
+    /// Sends messages with a key.
+    pub fn send(&self, topic: &str, key: &str, messages: &[String]) -> Result<()> {
+        let java = self.java.clone().heap("64m");
+        let mut command = java.command("io.tidepool.examples.Send", &[&self.address(), topic, key]);
+        let log = std::fs::File::create(self.logs.join("kafka-send.log"))?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()?;
+        let mut input = child.stdin.take().context("the input is a pipe")?;
+        for message in messages {
+            writeln!(input, "{message}")?;
+        }
+        drop(input);
+        let status = child.wait()?;
+        ensure!(status.success(), "`{}` ended with {status}", process::describe(&command));
+        Ok(())
+    }
+}
+
+fn text(port: u16, controller: u16, data: &Path) -> String {
+    let data = data.display();
+    format!(
+        "process.roles=broker,controller\n\
+         node.id=1\n\
+         controller.quorum.voters=1@127.0.0.1:{controller}\n\
+         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
+         advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n\
+         listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
+         controller.listener.names=CONTROLLER\n\
+         inter.broker.listener.name=PLAINTEXT\n\
+         log.dirs={data}\n\
+         offsets.topic.num.partitions=1\n\
+         offsets.topic.replication.factor=1\n\
+         transaction.state.log.num.partitions=1\n\
+         transaction.state.log.replication.factor=1\n\
+         transaction.state.log.min.isr=1\n\
+         share.coordinator.state.topic.num.partitions=1\n\
+         share.coordinator.state.topic.replication.factor=1\n\
+         share.coordinator.state.topic.min.isr=1\n\
+         group.initial.rebalance.delay.ms=0\n\
+         num.network.threads=1\n\
+         num.io.threads=2\n\
+         background.threads=1\n\
+         num.recovery.threads.per.data.dir=1\n\
+         log.cleaner.threads=1\n\
+         log.cleaner.dedupe.buffer.size=2097152\n\
+         log.segment.bytes=67108864\n\
+         log.index.size.max.bytes=1048576\n\
+         metadata.log.segment.bytes=16777216\n\
+         auto.create.topics.enable=false\n"
+    )
+}

@@ -1,0 +1,346 @@
+//! The cluster plane of memory control as a whole: Kafka, the Flink job, collectd as the distribution
+//! has it, and two nodes with an agent each. Ceilings come to both, the job is killed and goes on,
+//! a hostile producer moves no store out of its limits, and where Kafka dies the stores come back by
+//! themselves. It asserts order and numbers, and no times.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{Places, need};
+use crate::environment;
+use crate::jvm::daemon::Daemon;
+use crate::jvm::kafka::Kafka;
+use crate::jvm::plane::Plane;
+use crate::node::{Node, NodeOptions};
+use crate::outcome::Outcome;
+use crate::process;
+use crate::scratch::Scratch;
+
+const MIB: u64 = 1 << 20;
+const BLOCK_BYTES: u64 = 4 * MIB;
+const MIN_BYTES: u64 = 8 * MIB;
+const MAX_BYTES: u64 = 64 * MIB;
+const CLUSTER: &str = "site1";
+/// Sends its samples by its agent.
+const BY_AGENT: &str = "n1";
+/// Has collectd send them.
+const BY_COLLECTD: &str = "n2";
+const PARTITIONS: u32 = 4;
+const TOPICS: [&str; 4] =
+    ["tidepool-samples", "tidepool-ceilings", "tidepool-summaries", "collectd"];
+const CEILINGS: &str = TOPICS[1];
+/// Longer than any message that an agent reads.
+const LONG_BYTES: usize = 200_000;
+const WAIT: Duration = Duration::from_millis(100);
+const WAITS_MAX: u32 = 1200;
+
+/// All parts.
+struct Rig {
+    // In this order they end: who asks before who answers.
+    plane: Plane,
+    _collectd: Daemon,
+    agents: [Agent; 2],
+    kafka: Kafka,
+}
+
+/// A node with its agent.
+struct Agent {
+    agent: Daemon,
+    node: Node,
+}
+
+/// Runs the parts through what can happen to them.
+pub fn run(places: &Places) -> Result<Vec<Outcome>> {
+    let mut outcome = Outcome::new("plane");
+    if !places.wants_node() {
+        outcome.skipped.push("plane: needs nodes".to_owned());
+        return Ok(vec![outcome]);
+    }
+    need(&[("collectd", "collectd-core librdkafka1 libyajl2"), ("mvn", "maven")])?;
+    let (directory, _) = places.corner()?;
+    let mut rig = Rig::start(&places.lower, &directory)?;
+    let steps: [(&str, fn(&mut Rig) -> Result<()>); 4] = [
+        ("ceilings come to both nodes", Rig::ceilings_come),
+        ("the job is killed and goes on", Rig::the_job_goes_on),
+        ("a hostile producer moves nothing", Rig::a_hostile_producer_moves_nothing),
+        ("Kafka dies and comes back", Rig::kafka_dies),
+    ];
+    for (name, step) in steps {
+        eprintln!("x: plane: {name}");
+        let failure = step(&mut rig).err();
+        let is_good = failure.is_none();
+        outcome.check(is_good, || format!("{name}: {:#}; {}", failure.unwrap(), rig.said()));
+        if !is_good {
+            break;
+        }
+    }
+    Ok(vec![outcome])
+}
+
+impl Rig {
+    fn start(lower: &Path, directory: &Scratch) -> Result<Self> {
+        let logs = environment::target().join("suites/plane-logs");
+        std::fs::create_dir_all(&logs)?;
+        let kafka = Kafka::start(&logs)?;
+        kafka.create(PARTITIONS, &TOPICS)?;
+        let address = kafka.address();
+        let checkpoints = directory.path().join("checkpoints");
+        let bytes = [MIN_BYTES, MAX_BYTES, BLOCK_BYTES].map(|bytes| bytes.to_string());
+        // With so little to be used, every machine is short of memory.
+        let arguments = [
+            ["--kafka", &address],
+            ["--cluster", CLUSTER],
+            ["--collectd-topic", "collectd"],
+            ["--policy", "dynims"],
+            ["--used-share", "0.01"],
+            ["--min-bytes", &bytes[0]],
+            ["--max-bytes", &bytes[1]],
+            ["--block-bytes", &bytes[2]],
+            ["--checkpoints", &checkpoints.display().to_string()],
+            ["--restore", "latest"],
+        ];
+        let arguments = arguments.as_flattened().iter().map(ToString::to_string).collect();
+        let mut plane = Plane::new(arguments, &logs)?;
+        plane.start()?;
+        let collectd = collectd(directory.path(), &logs, &address)?;
+        // One node with a memory controller of its own, one without.
+        let agents = [
+            Agent::start(BY_AGENT, &["--control", "off"], &[], lower, &address, &logs)?,
+            Agent::start(
+                BY_COLLECTD,
+                &["--control", "on"],
+                &["--no-samples"],
+                lower,
+                &address,
+                &logs,
+            )?,
+        ];
+        Ok(Rig { plane, _collectd: collectd, agents, kafka })
+    }
+
+    fn ceilings_come(&mut self) -> Result<()> {
+        for agent in &self.agents {
+            let control = agent.wait("a ceiling", |control| {
+                control["leased_ceiling"]["ceiling_bytes"] == MIN_BYTES
+            })?;
+            ensure!(control["capacity_bytes"] == MIN_BYTES, "it is not in force: {control}");
+            ensure!(control["ceiling_bytes"] == MAX_BYTES, "the configured most moved: {control}");
+            let text = agent.node.ask(&["status"])?;
+            ensure!(text.contains("leased ceiling"), "status does not tell of it: {text}");
+            let metrics = agent.node.ask(&["metrics"])?;
+            ensure!(metrics.contains("tidepool_control_ceiling_leased 1"), "nor the metrics");
+        }
+        let sent = self.agents[0].status()?["samples"]["sent"].clone();
+        ensure!(sent.as_u64() > Some(0), "no sample was sent: {sent}");
+        let sent = self.agents[1].status()?["samples"]["sent"].clone();
+        ensure!(sent == 0, "collectd sends those of the other node: {sent}");
+        Ok(())
+    }
+
+    fn the_job_goes_on(&mut self) -> Result<()> {
+        let mut before = Vec::new();
+        for agent in &self.agents {
+            // Renewed twice: by then the first is in a checkpoint.
+            agent.wait_status("renewed ceilings", |it| {
+                it["followed"]["number"].as_u64() > Some(2)
+            })?;
+            before.push(agent.followed()?);
+        }
+        self.plane.kill();
+        for agent in &self.agents {
+            agent.wait("the end of the lease", |control| control["leased_ceiling"].is_null())?;
+        }
+        let back = self.agents[0].wait("its own most", |it| it["capacity_bytes"] == MAX_BYTES);
+        back.context("nobody else keeps it lower")?;
+        self.plane.start()?;
+        for (agent, (plane, number)) in self.agents.iter().zip(before) {
+            agent.wait("the ceiling of the restored job", |control| {
+                control["leased_ceiling"]["ceiling_bytes"] == MIN_BYTES
+            })?;
+            ensure!(agent.followed()?.0 == plane, "the run has another name than {plane}");
+            agent.wait_status("numbers that rise", |status| {
+                status["followed"]["number"].as_u64() > Some(number)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn a_hostile_producer_moves_nothing(&mut self) -> Result<()> {
+        let agent = &self.agents[0];
+        let plane = agent.followed()?.0;
+        let applied = agent.count("applied")?;
+        let message = |field: &str, value: Value| {
+            let mut message = json!({
+                "form": 1, "cluster": CLUSTER, "node": BY_AGENT, "plane": plane,
+                "number": u64::MAX, "sample_start": "", "sample_number": 0, "lease_ms": 5000,
+                "policy": "dynims", "stores": [{"name": "tidepool", "ceiling_bytes": MAX_BYTES}],
+            });
+            message[field] = value;
+            message.to_string()
+        };
+        let bytes = |bytes: Value| json!([{"name": "tidepool", "ceiling_bytes": bytes}]);
+        let messages = [
+            message("stores", bytes(json!(-1))),
+            message("stores", bytes(json!("1"))),
+            message("stores", bytes(json!(0))),
+            message("stores", bytes(json!(u64::MAX))),
+            message("lease_ms", json!(365 * 24 * 3_600_000_u64)),
+            message("cluster", json!("site2")),
+            message("node", json!(BY_COLLECTD)),
+            message("sample_start", json!("of another start")),
+            "NaN".to_owned(),
+            "[".repeat(LONG_BYTES),
+        ];
+        self.kafka.send(CEILINGS, BY_AGENT, &messages)?;
+        let wanted = ["size", "form", "cluster", "node", "lease", "sample"];
+        let mut last = Value::Null;
+        let refused = |status: &Value, reason: &str| {
+            let list = status["ceilings"]["refused"].as_array().cloned().unwrap_or_default();
+            list.iter().any(|it| it["reason"] == reason)
+        };
+        wait("each to be refused", &mut last, || {
+            let status = agent.status()?;
+            Ok((wanted.iter().all(|reason| refused(&status, reason)), status))
+        })?;
+        let control = agent.control()?;
+        let capacity_bytes = control["capacity_bytes"].as_u64().unwrap_or(0);
+        ensure!((MIN_BYTES..=MAX_BYTES).contains(&capacity_bytes), "out of limits: {control}");
+        wait("ceilings of the job", &mut last, || {
+            let now = agent.count("applied")?;
+            Ok((now > applied + 1, json!(now)))
+        })
+    }
+
+    fn kafka_dies(&mut self) -> Result<()> {
+        self.kafka.kill();
+        for agent in &self.agents {
+            agent.wait("the end of the lease", |control| control["leased_ceiling"].is_null())?;
+            agent.wait_status("no Kafka", |status| !status["ceilings_trouble"].is_null())?;
+        }
+        self.agents[0].wait("its own most", |control| control["capacity_bytes"] == MAX_BYTES)?;
+        let dropped = |status: &Value| status["samples"]["dropped"].as_u64() > Some(0);
+        self.agents[0].wait_status("samples that were dropped", dropped)?;
+        self.kafka.start_again()?;
+        for agent in &self.agents {
+            agent.wait_status("Kafka again", |status| {
+                status["ceilings_trouble"].is_null() && status["samples_trouble"].is_null()
+            })?;
+            agent.wait("a ceiling after Kafka is back", |control| {
+                control["leased_ceiling"]["ceiling_bytes"] == MIN_BYTES
+            })?;
+            let said = agent.agent.said();
+            let times = said.matches("no ceilings can come").count();
+            // Once when it broke and once when it was over.
+            ensure!(times <= 4, "it was said {times} times: {said}");
+        }
+        Ok(())
+    }
+
+    /// What the agents said.
+    fn said(&self) -> String {
+        self.agents.iter().map(|agent| agent.agent.said()).collect()
+    }
+}
+
+impl Agent {
+    fn start(
+        name: &str,
+        node: &[&str],
+        agent: &[&str],
+        lower: &Path,
+        kafka: &str,
+        logs: &Path,
+    ) -> Result<Self> {
+        let pfs = lower.join(format!("plane-{name}"));
+        std::fs::create_dir_all(&pfs)?;
+        let (min, block) = (MIN_BYTES.to_string(), BLOCK_BYTES.to_string());
+        let sizes = ["--memory-min", &min, "--block-bytes", &block];
+        let arguments = node.iter().chain(&sizes).map(ToString::to_string).collect();
+        let memory = MAX_BYTES.to_string();
+        let node = Node::start_unmounted(&NodeOptions { pfs, memory, arguments })?;
+        let mut command = node.command(&["plane", "agent", "--kafka", kafka, "--name", name]);
+        command.args(["--cluster", CLUSTER]).args(agent);
+        let agent = Daemon::start(&format!("plane-agent-{name}"), &mut command, logs)?;
+        Ok(Agent { agent, node })
+    }
+
+    /// What the agent says, with exit code 1 where something is away.
+    fn status(&self) -> Result<Value> {
+        let output = process::capture(&mut self.node.command(&["plane", "status", "--json"]))?;
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    fn control(&self) -> Result<Value> {
+        Ok(self.node.status()?["control"].clone())
+    }
+
+    fn count(&self, name: &str) -> Result<u64> {
+        self.status()?["ceilings"][name].as_u64().with_context(|| format!("no count {name}"))
+    }
+
+    /// Run and number of the ceiling that holds.
+    fn followed(&self) -> Result<(String, u64)> {
+        let mut last = Value::Null;
+        wait("a ceiling", &mut last, || {
+            let status = self.status()?;
+            Ok((!status["followed"].is_null(), status))
+        })?;
+        let followed = &last["followed"];
+        let plane = followed["plane"].as_str().context("no run")?.to_owned();
+        Ok((plane, followed["number"].as_u64().context("no number")?))
+    }
+
+    fn wait(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
+        let mut last = Value::Null;
+        wait(what, &mut last, || self.control().map(|it| (holds(&it), it)))?;
+        Ok(last)
+    }
+
+    fn wait_status(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Result<()> {
+        wait(what, &mut Value::Null, || self.status().map(|it| (holds(&it), it)))
+    }
+}
+
+/// Asks again and again until it is so; an error has the last answer.
+fn wait(
+    what: &str,
+    last: &mut Value,
+    mut ask: impl FnMut() -> Result<(bool, Value)>,
+) -> Result<()> {
+    for _ in 0..WAITS_MAX {
+        let (is_so, answer) = ask()?;
+        *last = answer;
+        if is_so {
+            return Ok(());
+        }
+        std::thread::sleep(WAIT);
+    }
+    anyhow::bail!("{what} never came: {last}")
+}
+
+/// collectd as it comes, with the two plug-ins of the paper.
+fn collectd(directory: &Path, logs: &Path, kafka: &str) -> Result<Daemon> {
+    let place: PathBuf = directory.join("collectd");
+    std::fs::create_dir_all(&place)?;
+    let text = format!(
+        "BaseDir \"{0}\"\nPIDFile \"{0}/pid\"\nHostname \"{BY_COLLECTD}\"\nFQDNLookup false\n\
+         Interval 0.1\nReadThreads 1\nWriteThreads 1\nLoadPlugin memory\n\
+         <Plugin memory>\n  ValuesAbsolute true\n  ValuesPercentage false\n</Plugin>\n\
+         LoadPlugin write_kafka\n<Plugin write_kafka>\n\
+         Property \"metadata.broker.list\" \"{kafka}\"\n  Property \"linger.ms\" \"5\"\n\
+         <Topic \"collectd\">\n    Format JSON\n    Key \"{BY_COLLECTD}\"\n  </Topic>\n</Plugin>\n",
+        place.display()
+    );
+    let file = place.join("collectd.conf");
+    std::fs::write(&file, text)?;
+    let program = ["/usr/sbin/collectd", "/usr/bin/collectd"];
+    let program = program.into_iter().find(|path| Path::new(path).is_file());
+    let mut command = Command::new(program.unwrap_or("collectd"));
+    command.arg("-f").arg("-C").arg(&file);
+    Daemon::start("plane-collectd", &mut command, logs)
+}
