@@ -14,19 +14,20 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/tidepool.fish"),
 ];
 /// Files of `deploy/`, and where they belong. The configuration is no file that an update replaces.
-const DEPLOYED: [(&str, &str); 5] = [
+const DEPLOYED: [(&str, &str); 6] = [
     ("tidepool-node.service", "usr/lib/systemd/system/tidepool-node.service"),
+    ("tidepool-plane-agent.service", "usr/lib/systemd/system/tidepool-plane-agent.service"),
     ("tidepool.logrotate", "etc/logrotate.d/tidepool"),
     ("tidepool.toml", "usr/share/doc/tidepool/node.toml"),
     ("slurm/prolog.sh", "usr/share/doc/tidepool/slurm/prolog.sh"),
     ("slurm/epilog.sh", "usr/share/doc/tidepool/slurm/epilog.sh"),
 ];
-/// Programs; the second has the commands of the laboratory.
-const PROGRAMS: [&str; 2] = ["tidepool", "tidepool-lab"];
+/// Programs; the second has the commands of the laboratory, the third those of the cluster plane.
+const PROGRAMS: [&str; 3] = ["tidepool", "tidepool-lab", "tidepool-plane"];
 const MANUAL: &str = "usr/share/man/man1";
 const PUBLIC: u32 = 0o755;
 
-/// Makes the tree anew, with the program `binary` and the one beside it.
+/// Makes the tree anew, with the program `binary` and those beside it.
 pub fn lay_out(binary: &Path, deploy: &Path, tree: &Path) -> Result<()> {
     if tree.exists() {
         std::fs::remove_dir_all(tree).with_context(|| tree.display().to_string())?;

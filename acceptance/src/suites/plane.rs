@@ -63,9 +63,10 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
     need(&[("collectd", "collectd-core librdkafka1 libyajl2"), ("mvn", "maven")])?;
     let (directory, _) = places.corner()?;
     let mut rig = Rig::start(&places.lower, &directory)?;
-    let steps: [(&str, fn(&mut Rig) -> Result<()>); 4] = [
+    let steps: [(&str, fn(&mut Rig) -> Result<()>); 5] = [
         ("ceilings come to both nodes", Rig::ceilings_come),
         ("the job is killed and goes on", Rig::the_job_goes_on),
+        ("a node starts anew", Rig::a_node_starts_anew),
         ("a hostile producer moves nothing", Rig::a_hostile_producer_moves_nothing),
         ("Kafka dies and comes back", Rig::kafka_dies),
     ];
@@ -167,6 +168,17 @@ impl Rig {
             })?;
         }
         Ok(())
+    }
+
+    fn a_node_starts_anew(&mut self) -> Result<()> {
+        let agent = &mut self.agents[0];
+        agent.node.kill()?;
+        agent.wait_status("no node", |status| !status["node_trouble"].is_null())?;
+        agent.node.start_again()?;
+        agent.wait("a ceiling for the new node", |control| {
+            control["leased_ceiling"]["ceiling_bytes"] == MIN_BYTES
+        })?;
+        agent.wait_status("the node", |status| status["node_trouble"].is_null())
     }
 
     fn a_hostile_producer_moves_nothing(&mut self) -> Result<()> {

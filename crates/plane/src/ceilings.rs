@@ -19,8 +19,16 @@ const WAIT: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Time between two looks at the number of partitions, and at whether the node is the same.
 const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(60);
+/// A partition that is read for so long without trouble can be read.
+const PROVEN_AFTER: Duration = Duration::from_secs(5);
 /// Letters of a run's name that operators see.
 const PLANE_CHARS_SHOWN: usize = 8;
+
+/// A partition that is read, and since when.
+struct Reader<'a> {
+    partition: PartitionReader<'a>,
+    since: Instant,
+}
 
 /// What the thread needs.
 pub struct Ceilings<'a> {
@@ -37,7 +45,7 @@ pub struct Ceilings<'a> {
 impl Ceilings<'_> {
     /// Takes ceilings until `ending`.
     pub fn run(&self, ending: &AtomicBool) {
-        let mut reader: Option<PartitionReader<'_>> = None;
+        let mut reader: Option<Reader<'_>> = None;
         let (mut look, mut look_again) = (Instant::now(), Instant::now());
         while !ending.load(Ordering::Relaxed) {
             let now = Instant::now();
@@ -55,7 +63,12 @@ impl Ceilings<'_> {
                 look_again = now + LOOK_AGAIN_EVERY;
             }
             match &mut reader {
-                Some(reader) => self.read(reader),
+                Some(open) => {
+                    if !self.read(&mut open.partition) {
+                        // Begun anew at the next look.
+                        reader = None;
+                    }
+                }
                 None => std::thread::sleep(WAIT / 4),
             }
             self.expire();
@@ -63,20 +76,22 @@ impl Ceilings<'_> {
     }
 
     /// Reads the partition of this node, which is another one where the topic got more of them.
-    fn look_at_topic<'a>(&'a self, reader: &mut Option<PartitionReader<'a>>) {
+    fn look_at_topic<'a>(&'a self, reader: &mut Option<Reader<'a>>) {
         let found = partition_of(self.client, self.topic, &self.shared.origin.node);
-        let started = found.and_then(|partition| {
-            if reader.as_ref().is_none_or(|reader| reader.partition() != partition) {
+        let started = found.and_then(|number| {
+            if reader.as_ref().is_none_or(|reader| reader.partition.number() != number) {
                 // The last one ends before the next one begins.
                 *reader = None;
-                let next = PartitionReader::start(self.client, self.topic, partition);
-                *reader = Some(next.map_err(|error| error.to_string())?);
+                let next = PartitionReader::start(self.client, self.topic, number);
+                let partition = next.map_err(|error| error.to_string())?;
+                *reader = Some(Reader { partition, since: Instant::now() });
             }
-            Ok(())
+            Ok(reader.as_ref().is_some_and(|reader| reader.since.elapsed() > PROVEN_AFTER))
         });
         let mut state = self.shared.state();
         match started {
-            Ok(()) => state.ceilings_link.works(),
+            Ok(true) => state.ceilings_link.works(),
+            Ok(false) => {}
             // What is read already may still come.
             Err(why) if reader.is_some() => state.ceilings_link.remember(&why),
             Err(why) => state.ceilings_link.broke(&why),
@@ -92,16 +107,21 @@ impl Ceilings<'_> {
         }
     }
 
-    fn read(&self, reader: &mut PartitionReader<'_>) {
+    /// Whether messages may still come after this one.
+    fn read(&self, reader: &mut PartitionReader<'_>) -> bool {
         let until = self.shared.state().follow.followed().map(|followed| followed.until);
         let left = until.map_or(WAIT, |it| it.saturating_duration_since(Instant::now()));
         // Rounded up: nothing is over before its time.
         let wait = left.min(WAIT) + Duration::from_millis(1);
         match reader.read(wait, |key, message| self.take(key, message)) {
-            Came::Trouble(why) => self.shared.state().ceilings_link.broke(&why),
+            Came::Trouble(why) => {
+                self.shared.state().ceilings_link.broke(&why);
+                return false;
+            }
             Came::Message => self.shared.state().ceilings_link.works(),
             Came::Nothing => {}
         }
+        true
     }
 
     fn expire(&self) {

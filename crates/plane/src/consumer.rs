@@ -69,7 +69,7 @@ impl<'a> PartitionReader<'a> {
     }
 
     /// The partition that is read.
-    pub fn partition(&self) -> i32 {
+    pub fn number(&self) -> i32 {
         self.partition
     }
 

@@ -9,6 +9,8 @@ use tidepool_proto::{Error, Result};
 /// More than the file has on any machine; what is beyond is not needed.
 const BUFFER_BYTES: usize = 8192;
 const PATH: &str = "/proc/meminfo";
+/// Lines in which kernels of this century have what is needed.
+const FIRST_LINES: usize = 3;
 
 /// The file.
 pub struct MemoryInfo {
@@ -39,14 +41,21 @@ impl MemoryInfo {
     /// Its present word; `None` where it cannot be read.
     pub fn read(&mut self) -> Option<MachineMemory> {
         let length = rustix::io::pread(&self.file, &mut self.buffer[..], 0).ok()?;
-        let counters = MemoryCounters::parse(&self.buffer[..length]);
-        let total_bytes = counters.total.filter(|total| *total > 0)?;
-        let available = counters.available.or_else(|| counters.derived_available_bytes());
-        Some(MachineMemory {
-            total_bytes,
-            available_bytes: available.map(|bytes| bytes.min(total_bytes)),
-        })
+        parse(&self.buffer[..length])
     }
+}
+
+fn parse(text: &[u8]) -> Option<MachineMemory> {
+    let mut ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    let first = ends.nth(FIRST_LINES - 1).map_or(text, |(end, _)| &text[..=end]);
+    let mut counters = MemoryCounters::parse(first);
+    if counters.total.is_none() || counters.available.is_none() {
+        counters = MemoryCounters::parse(text);
+    }
+    let total_bytes = counters.total.filter(|total| *total > 0)?;
+    let available = counters.available.or_else(|| counters.derived_available_bytes());
+    let available_bytes = available.map(|bytes| bytes.min(total_bytes));
+    Some(MachineMemory { total_bytes, available_bytes })
 }
 
 #[cfg(test)]
@@ -57,5 +66,18 @@ mod tests {
     fn this_machine_has_memory() {
         let memory = MemoryInfo::open().unwrap().read().unwrap();
         assert!(memory.available_bytes.is_some_and(|bytes| bytes <= memory.total_bytes));
+    }
+
+    #[test]
+    fn what_is_not_in_the_first_lines_is_looked_for_in_the_others() {
+        let total_bytes = 8192;
+        let of = |text: &str| parse(text.as_bytes()).map(|it| it.available_bytes);
+        let usual = "MemTotal: 8 kB\nMemFree: 1 kB\nMemAvailable: 4 kB\nShmem: 1 kB\n";
+        assert_eq!(of(usual), Some(Some(4096)));
+        let late = "MemTotal: 8 kB\nMemFree: 1 kB\nBuffers: 0 kB\nMemAvailable: 9 kB\n";
+        assert_eq!(of(late), Some(Some(total_bytes)), "never more than there is");
+        assert_eq!(of("MemTotal: 8 kB\n"), Some(None));
+        assert_eq!(of("MemTotal: 0 kB\n"), None);
+        assert_eq!(of(""), None);
     }
 }

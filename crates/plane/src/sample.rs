@@ -83,24 +83,30 @@ impl SampleWriter {
         let total_bytes = memory.total_bytes;
         let demand_bytes = sample.demand_bytes();
         let out = &mut self.message;
-        let mut put = |arguments: std::fmt::Arguments<'_>| {
-            out.write_fmt(arguments).expect("memory takes all that is written");
-        };
-        put(format_args!(",\"number\":{number},\"at_ms\":{at_ms}"));
-        put(format_args!(",\"memory_total_bytes\":{total_bytes},\"demand_bytes\":{demand_bytes}"));
+        let taken = "memory takes all that is written";
+        write!(
+            out,
+            ",\"number\":{number},\"at_ms\":{at_ms},\"memory_total_bytes\":{total_bytes},\
+             \"demand_bytes\":{demand_bytes}"
+        )
+        .expect(taken);
         if let Some(available_bytes) = memory.available_bytes {
-            put(format_args!(",\"available_bytes\":{available_bytes}"));
+            write!(out, ",\"available_bytes\":{available_bytes}").expect(taken);
         }
-        put(format_args!(",\"stores\":["));
+        out.extend_from_slice(b",\"stores\":[");
         if let Some(store) = store {
             let ObservedState { capacity_bytes, resident_bytes, held_bytes, .. } = store;
             let ObservedState { min_bytes, max_bytes, block_bytes, .. } = store;
-            put(format_args!("{{\"name\":\"{OWN_STORE}\",\"capacity_bytes\":{capacity_bytes}"));
-            put(format_args!(",\"resident_bytes\":{resident_bytes},\"held_bytes\":{held_bytes}"));
-            put(format_args!(",\"min_bytes\":{min_bytes},\"max_bytes\":{max_bytes}"));
-            put(format_args!(",\"block_bytes\":{block_bytes}}}"));
+            write!(
+                out,
+                "{{\"name\":\"{OWN_STORE}\",\"capacity_bytes\":{capacity_bytes},\
+                 \"resident_bytes\":{resident_bytes},\"held_bytes\":{held_bytes},\
+                 \"min_bytes\":{min_bytes},\"max_bytes\":{max_bytes},\
+                 \"block_bytes\":{block_bytes}}}"
+            )
+            .expect(taken);
         }
-        put(format_args!("]}}"));
+        out.extend_from_slice(b"]}");
     }
 
     /// Samples in the message.

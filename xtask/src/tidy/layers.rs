@@ -15,6 +15,8 @@ const PAGE: &str = "ARCHITECTURE.md";
 const HEAD: &str = "| crate | is | may depend on |";
 /// What the table says of crates that nothing uses unless it names them.
 const DEVELOPMENT: &str = "development only";
+/// Libraries that one crate alone has, so that no other program is linked with them.
+const APART: [(&str, &str); 1] = [("rdkafka", "plane")];
 
 /// A row of the table.
 #[derive(Debug, PartialEq)]
@@ -123,6 +125,13 @@ pub fn check(layers: &Layers, root: &Path, metadata: &Value) -> Vec<Finding> {
             continue;
         };
         for dependency in package["dependencies"].as_array().unwrap_or(&none) {
+            let library = dependency["name"].as_str().unwrap_or_default();
+            let apart = APART.iter().find(|(it, only)| *it == library && *only != name);
+            findings.extend(apart.map(|(_, only)| {
+                let what =
+                    format!("only `{only}` may depend on {library}; hand over to its program");
+                Finding::at(manifest, 0, what)
+            }));
             let Some(path) = dependency["path"].as_str() else { continue };
             let other = crate_of(root, Path::new(path));
             let in_tests = dependency["kind"] == "dev";
@@ -189,6 +198,24 @@ mod tests {
         assert_eq!(findings("cli", "testkit", None), 1, "any is not what is for development");
         assert_eq!(findings("store", "testkit", Some("dev")), 0);
         assert_eq!(findings("new", "proto", None), 1);
+    }
+
+    #[test]
+    fn kafka_is_in_no_other_program() {
+        let uses = json!([{"name": "rdkafka", "kind": null}]);
+        let layer = |name: &str| Layer {
+            name: name.to_owned(),
+            line: 1,
+            is_for_development: false,
+            may: May::Any,
+        };
+        let table = Layers(vec![layer("plane"), layer("cli")]);
+        let of = |name: &str| {
+            let manifest = format!("/root/crates/{name}/Cargo.toml");
+            json!({"manifest_path": manifest, "dependencies": uses})
+        };
+        let metadata = json!({"packages": [of("plane"), of("cli")]});
+        assert_eq!(check(&table, Path::new("/root"), &metadata).len(), 1, "that of `cli`");
     }
 
     #[test]

@@ -246,6 +246,11 @@ fn a_command_of_a_laboratory_that_is_not_installed_is_refused_with_what_to_insta
         assert!(stderr(&output).contains("install it: package tidepool-lab"), "{output:?}");
         assert!(stdout(&output).contains("\"unsupported\""), "{output:?}");
     }
+    let output = run(&["plane", "status", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("install it: package tidepool-plane"), "{output:?}");
+    let output = run(&["plane", "agent", "--cluster", "c"]);
+    assert_eq!(output.status.code(), Some(2), "usage needs no other program: {output:?}");
     std::os::unix::fs::symlink("tidepool", directory.path().join("tidepool-lab")).unwrap();
     let output = run(&["plan"]);
     assert_eq!(output.status.code(), Some(1), "it must not start itself for ever");

@@ -81,12 +81,15 @@ impl ObservedStore {
     /// `NodeUnavailable` where none answers; `PermissionDenied` where the caller may not change it
     /// or must not trust it; `Protocol` for one of another release.
     pub fn find(&self) -> Result<()> {
-        // Asked first, so that a node that comes back meanwhile is not taken for the last one.
-        *self.page.lock() = None;
-        let descriptor = self.client.observe(ANSWER_TIMEOUT)?;
-        let page = Page::<ControlPage>::map(&descriptor)?;
-        page.words().check()?;
-        *self.page.lock() = Some(page);
+        let found = self.client.observe(ANSWER_TIMEOUT).and_then(|descriptor| {
+            let page = Page::<ControlPage>::map(&descriptor)?;
+            page.words().check()?;
+            Ok(page)
+        });
+        let mut page = self.page.lock();
+        // What is not found is not there any more, or another node.
+        *page = None;
+        *page = Some(found?);
         Ok(())
     }
 
