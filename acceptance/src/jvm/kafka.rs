@@ -1,10 +1,11 @@
-//! Kafka: one broker that is its own controller, on ports of its own.
+//! Kafka: one broker that is its own controller, on ports of its own, one of them with TLS.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
+use tidepool_test_authority::{Authority, Files, write_secret};
 
 use super::artifacts;
 use super::daemon::{Daemon, free_ports};
@@ -20,6 +21,8 @@ const CLUSTER_ID: &str = "dGlkZXBvb2wtcGxhbmUtMQ";
 pub struct Kafka {
     java: Java,
     port: u16,
+    tls_port: u16,
+    certificate: Files,
     settings: PathBuf,
     logs: PathBuf,
     broker: Option<Daemon>,
@@ -28,21 +31,37 @@ pub struct Kafka {
 }
 
 impl Kafka {
-    /// Starts a broker; `more` are further lines of its settings.
+    /// Starts a broker, with a certificate of an authority of its own.
     pub fn start(logs: &Path) -> Result<Self> {
         let project = artifacts::project("kafka")?;
         let jar = project.jar.display().to_string();
         let class_path = java::class_path(&[&jar, &project.dependencies]);
         let directory = Scratch::short()?;
-        let [port, controller] = free_ports()?;
+        let ports = free_ports()?;
+        let [port, tls_port, _] = ports;
+        let certificate = Authority::new(directory.path())?.issue("127.0.0.1")?;
+        let store = directory.path().join("broker.pem");
+        let pem = |file| std::fs::read_to_string(file);
+        let both = pem(&certificate.private_key)? + &pem(&certificate.certificate)?;
+        write_secret(&store, both.as_bytes())?;
         let settings = directory.path().join("server.properties");
-        std::fs::write(&settings, text(port, controller, &directory.path().join("data")))?;
+        std::fs::write(&settings, text(ports, &store, &directory.path().join("data")))?;
         let java = Java::new(class_path, "192m").light();
         let file = settings.display().to_string();
         let arguments = ["format", "-t", CLUSTER_ID, "-c", &file];
         java.run("kafka.tools.StorageTool", &arguments, &logs.join("kafka-format.log"))?;
         let logs = logs.to_owned();
-        let mut kafka = Kafka { java, port, settings, logs, broker: None, _directory: directory };
+        let broker = None;
+        let mut kafka = Kafka {
+            java,
+            port,
+            tls_port,
+            certificate,
+            settings,
+            logs,
+            broker,
+            _directory: directory,
+        };
         kafka.start_again()?;
         Ok(kafka)
     }
@@ -66,6 +85,16 @@ impl Kafka {
     /// Where clients find it.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Where clients find it with TLS.
+    pub fn tls_address(&self) -> String {
+        format!("127.0.0.1:{}", self.tls_port)
+    }
+
+    /// The certificate of the authority that clients must trust for that.
+    pub fn authority(&self) -> &Path {
+        &self.certificate.authority
     }
 
     /// Creates topics.
@@ -96,15 +125,18 @@ impl Kafka {
     }
 }
 
-fn text(port: u16, controller: u16, data: &Path) -> String {
-    let data = data.display();
+fn text([port, tls_port, controller]: [u16; 3], store: &Path, data: &Path) -> String {
+    let (store, data) = (store.display(), data.display());
     format!(
         "process.roles=broker,controller\n\
          node.id=1\n\
          controller.quorum.voters=1@127.0.0.1:{controller}\n\
-         listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n\
-         advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n\
-         listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n\
+         listeners=PLAINTEXT://127.0.0.1:{port},SSL://127.0.0.1:{tls_port},\
+         CONTROLLER://127.0.0.1:{controller}\n\
+         advertised.listeners=PLAINTEXT://127.0.0.1:{port},SSL://127.0.0.1:{tls_port}\n\
+         listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT\n\
+         ssl.keystore.type=PEM\n\
+         ssl.keystore.location={store}\n\
          controller.listener.names=CONTROLLER\n\
          inter.broker.listener.name=PLAINTEXT\n\
          log.dirs={data}\n\

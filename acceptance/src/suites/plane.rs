@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use tidepool_test_authority::Authority;
 
 use super::{Places, need};
 use crate::environment;
@@ -45,6 +46,14 @@ struct Rig {
     _collectd: Daemon,
     agents: [Agent; 2],
     kafka: Kafka,
+    starting: Starting,
+}
+
+/// What agents are started with.
+struct Starting {
+    lower: PathBuf,
+    logs: PathBuf,
+    directory: PathBuf,
 }
 
 /// A node with its agent.
@@ -63,11 +72,12 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
     need(&[("collectd", "collectd-core librdkafka1 libyajl2"), ("mvn", "maven")])?;
     let (directory, _) = places.corner()?;
     let mut rig = Rig::start(&places.lower, &directory)?;
-    let steps: [(&str, fn(&mut Rig) -> Result<()>); 5] = [
+    let steps: [(&str, fn(&mut Rig) -> Result<()>); 6] = [
         ("ceilings come to both nodes", Rig::ceilings_come),
         ("the job is killed and goes on", Rig::the_job_goes_on),
         ("a node starts anew", Rig::a_node_starts_anew),
         ("a hostile producer moves nothing", Rig::a_hostile_producer_moves_nothing),
+        ("only a broker with the right certificate is believed", Rig::certificates_count),
         ("Kafka dies and comes back", Rig::kafka_dies),
     ];
     for (name, step) in steps {
@@ -108,19 +118,14 @@ impl Rig {
         let mut plane = Plane::new(arguments, &logs)?;
         plane.start()?;
         let collectd = collectd(directory.path(), &logs, &address)?;
+        let (lower, directory) = (lower.to_owned(), directory.path().to_owned());
+        let starting = Starting { lower, logs, directory };
         // One node with a memory controller of its own, one without.
         let agents = [
-            Agent::start(BY_AGENT, &["--control", "off"], &[], lower, &address, &logs)?,
-            Agent::start(
-                BY_COLLECTD,
-                &["--control", "on"],
-                &["--no-samples"],
-                lower,
-                &address,
-                &logs,
-            )?,
+            starting.start(BY_AGENT, "off", &["--kafka", &address])?,
+            starting.start(BY_COLLECTD, "on", &["--kafka", &address, "--no-samples"])?,
         ];
-        Ok(Rig { plane, _collectd: collectd, agents, kafka })
+        Ok(Rig { plane, _collectd: collectd, agents, kafka, starting })
     }
 
     fn ceilings_come(&mut self) -> Result<()> {
@@ -227,6 +232,36 @@ impl Rig {
         })
     }
 
+    fn certificates_count(&mut self) -> Result<()> {
+        let address = self.kafka.tls_address();
+        let other = self.starting.directory.join("other");
+        std::fs::create_dir_all(&other)?;
+        Authority::new(&other)?;
+        let agent = |name: &str, authority: &Path| {
+            let file = self.starting.directory.join(format!("{name}.properties"));
+            let authority = authority.display();
+            let text = format!("security.protocol = ssl\nssl.ca.location = {authority}\n");
+            std::fs::write(&file, text)?;
+            let file = file.display().to_string();
+            let arguments = ["--kafka", &address, "--kafka-properties", &file];
+            self.starting.start(name, "off", &arguments)
+        };
+        let wrong = agent("n4", &other.join("authority"))?;
+        let right = agent("n3", self.kafka.authority())?;
+        right.wait("a ceiling by TLS", |control| {
+            control["leased_ceiling"]["ceiling_bytes"] == MIN_BYTES
+        })?;
+        for trouble in ["samples_trouble", "ceilings_trouble"] {
+            wrong.wait_status("a certificate that is not believed", |status| {
+                status[trouble]["why"].as_str().is_some_and(|why| why.contains("certificate"))
+            })?;
+        }
+        let (control, status) = (wrong.control()?, wrong.status()?);
+        ensure!(status["samples"]["sent"] == 0, "it was told of the node: {status}");
+        ensure!(control["capacity_bytes"] == MAX_BYTES, "the node is another: {control}");
+        Ok(())
+    }
+
     fn kafka_dies(&mut self) -> Result<()> {
         self.kafka.kill();
         for agent in &self.agents {
@@ -258,28 +293,24 @@ impl Rig {
     }
 }
 
-impl Agent {
-    fn start(
-        name: &str,
-        node: &[&str],
-        agent: &[&str],
-        lower: &Path,
-        kafka: &str,
-        logs: &Path,
-    ) -> Result<Self> {
-        let pfs = lower.join(format!("plane-{name}"));
+impl Starting {
+    /// A node, with or without a controller of its memory, and its agent.
+    fn start(&self, name: &str, control: &str, agent: &[&str]) -> Result<Agent> {
+        let pfs = self.lower.join(format!("plane-{name}"));
         std::fs::create_dir_all(&pfs)?;
         let (min, block) = (MIN_BYTES.to_string(), BLOCK_BYTES.to_string());
-        let sizes = ["--memory-min", &min, "--block-bytes", &block];
-        let arguments = node.iter().chain(&sizes).map(ToString::to_string).collect();
+        let arguments = ["--control", control, "--memory-min", &min, "--block-bytes", &block];
+        let arguments = arguments.iter().map(ToString::to_string).collect();
         let memory = MAX_BYTES.to_string();
         let node = Node::start_unmounted(&NodeOptions { pfs, memory, arguments })?;
-        let mut command = node.command(&["plane", "agent", "--kafka", kafka, "--name", name]);
+        let mut command = node.command(&["plane", "agent", "--name", name]);
         command.args(["--cluster", CLUSTER]).args(agent);
-        let agent = Daemon::start(&format!("plane-agent-{name}"), &mut command, logs)?;
+        let agent = Daemon::start(&format!("plane-agent-{name}"), &mut command, &self.logs)?;
         Ok(Agent { agent, node })
     }
+}
 
+impl Agent {
     /// What the agent says, with exit code 1 where something is away.
     fn status(&self) -> Result<Value> {
         let output = process::capture(&mut self.node.command(&["plane", "status", "--json"]))?;

@@ -71,7 +71,7 @@ fn rhythm(arguments: &AgentArguments) -> Rhythm {
         Some(summary_ms) => {
             Rhythm { interval_ms, readings: (summary_ms / interval_ms).max(1), batch: 1 }
         }
-        None => Rhythm { interval_ms, readings: 1, batch: arguments.batch },
+        None => Rhythm { interval_ms, readings: 1, batch: arguments.batch as usize },
     }
 }
 

@@ -10,6 +10,9 @@ use crate::meminfo::MachineMemory;
 /// The form of samples.
 const FORM: u64 = 1;
 
+/// Memory that moved by less than this part of all is as it was.
+const MOVED_SHARE: u64 = 1024;
+
 /// What one sample says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
@@ -30,6 +33,19 @@ impl Sample {
         let used_bytes = available_bytes.map_or(0, |available| total_bytes - available);
         used_bytes.saturating_sub(self.store.map_or(0, |store| store.resident_bytes))
     }
+
+    /// Whether it says something else than an earlier one, as far as it matters to anybody: the
+    /// store, or more of the memory than programs take and give all the time.
+    pub fn differs(&self, earlier: &Sample) -> bool {
+        let sizes = |sample: &Sample| {
+            sample
+                .store
+                .map(|it| (it.capacity_bytes, it.resident_bytes, it.min_bytes, it.max_bytes))
+        };
+        let available = |sample: &Sample| sample.memory.available_bytes.unwrap_or(0);
+        let moved_bytes = available(self).abs_diff(available(earlier));
+        moved_bytes > self.memory.total_bytes / MOVED_SHARE || sizes(self) != sizes(earlier)
+    }
 }
 
 /// Who the samples are of; all that is the same in each of them.
@@ -47,11 +63,10 @@ pub struct Origin {
     pub step_ms: u64,
 }
 
-/// Writes samples of one node.
+/// Writes messages of one node.
 pub struct SampleWriter {
     beginning: Vec<u8>,
     message: Vec<u8>,
-    samples: u64,
 }
 
 impl SampleWriter {
@@ -71,56 +86,49 @@ impl SampleWriter {
         let mut beginning = head.to_string().into_bytes();
         // The rest of the object comes behind it.
         beginning.pop();
-        SampleWriter { beginning, message: Vec::with_capacity(1024), samples: 0 }
+        SampleWriter { beginning, message: Vec::with_capacity(8192) }
     }
 
-    /// Adds a sample to the message.
-    pub fn add(&mut self, sample: &Sample) {
-        self.message.push(if self.samples == 0 { b'[' } else { b',' });
-        self.message.extend_from_slice(&self.beginning);
-        self.samples += 1;
-        let Sample { number, at_ms, memory, store } = sample;
-        let total_bytes = memory.total_bytes;
-        let demand_bytes = sample.demand_bytes();
-        let out = &mut self.message;
-        let taken = "memory takes all that is written";
+    /// A message with these samples.
+    pub fn message(&mut self, samples: &[Sample]) -> &[u8] {
+        self.message.clear();
+        for sample in samples {
+            self.message.push(if self.message.is_empty() { b'[' } else { b',' });
+            self.message.extend_from_slice(&self.beginning);
+            put(&mut self.message, sample).expect("memory takes all that is written");
+        }
+        self.message.push(b']');
+        &self.message
+    }
+}
+
+/// Writes what differs from one sample to the next.
+fn put(out: &mut Vec<u8>, sample: &Sample) -> std::io::Result<()> {
+    let Sample { number, at_ms, memory, store } = sample;
+    let total_bytes = memory.total_bytes;
+    let demand_bytes = sample.demand_bytes();
+    write!(
+        out,
+        ",\"number\":{number},\"at_ms\":{at_ms},\"memory_total_bytes\":{total_bytes},\
+         \"demand_bytes\":{demand_bytes}"
+    )?;
+    if let Some(available_bytes) = memory.available_bytes {
+        write!(out, ",\"available_bytes\":{available_bytes}")?;
+    }
+    out.extend_from_slice(b",\"stores\":[");
+    if let Some(store) = store {
+        let ObservedState { capacity_bytes, resident_bytes, held_bytes, .. } = store;
+        let ObservedState { min_bytes, max_bytes, block_bytes, .. } = store;
         write!(
             out,
-            ",\"number\":{number},\"at_ms\":{at_ms},\"memory_total_bytes\":{total_bytes},\
-             \"demand_bytes\":{demand_bytes}"
-        )
-        .expect(taken);
-        if let Some(available_bytes) = memory.available_bytes {
-            write!(out, ",\"available_bytes\":{available_bytes}").expect(taken);
-        }
-        out.extend_from_slice(b",\"stores\":[");
-        if let Some(store) = store {
-            let ObservedState { capacity_bytes, resident_bytes, held_bytes, .. } = store;
-            let ObservedState { min_bytes, max_bytes, block_bytes, .. } = store;
-            write!(
-                out,
-                "{{\"name\":\"{OWN_STORE}\",\"capacity_bytes\":{capacity_bytes},\
-                 \"resident_bytes\":{resident_bytes},\"held_bytes\":{held_bytes},\
-                 \"min_bytes\":{min_bytes},\"max_bytes\":{max_bytes},\
-                 \"block_bytes\":{block_bytes}}}"
-            )
-            .expect(taken);
-        }
-        out.extend_from_slice(b"]}");
+            "{{\"name\":\"{OWN_STORE}\",\"capacity_bytes\":{capacity_bytes},\
+             \"resident_bytes\":{resident_bytes},\"held_bytes\":{held_bytes},\
+             \"min_bytes\":{min_bytes},\"max_bytes\":{max_bytes},\
+             \"block_bytes\":{block_bytes}}}"
+        )?;
     }
-
-    /// Samples in the message.
-    pub fn samples(&self) -> u64 {
-        self.samples
-    }
-
-    /// Hands the message to `send`, with the number of its samples, and begins the next one.
-    pub fn send(&mut self, send: impl FnOnce(&[u8], u64)) {
-        self.message.push(b']');
-        send(&self.message, self.samples);
-        self.message.clear();
-        self.samples = 0;
-    }
+    out.extend_from_slice(b"]}");
+    Ok(())
 }
 
 #[cfg(test)]
@@ -128,6 +136,19 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+
+    #[test]
+    fn samples_differ_where_memory_or_the_store_moved() {
+        let memory = MachineMemory { total_bytes: 102_400, available_bytes: Some(5000) };
+        let store = Some(ObservedState { capacity_bytes: 9, ..ObservedState::default() });
+        let sample = Sample { memory, store, ..Sample::default() };
+        assert!(!Sample { number: 8, at_ms: 9, ..sample }.differs(&sample));
+        let with = |available| MachineMemory { available_bytes: Some(available), ..memory };
+        assert!(!Sample { memory: with(5100), ..sample }.differs(&sample));
+        assert!(Sample { memory: with(5101), ..sample }.differs(&sample));
+        assert!(Sample { memory: with(4899), ..sample }.differs(&sample));
+        assert!(Sample { store: None, ..sample }.differs(&sample));
+    }
 
     #[test]
     fn a_message_is_what_the_job_reads() {
@@ -149,14 +170,9 @@ mod tests {
             block_bytes: 4,
         };
         let sample = Sample { number: 7, at_ms: 9, memory, store: Some(store) };
-        writer.add(&sample);
         let nothing = MachineMemory { total_bytes: 100, available_bytes: None };
-        writer.add(&Sample { number: 8, store: None, memory: nothing, ..sample });
-        let mut read = Value::Null;
-        writer.send(|message, samples| {
-            assert_eq!(samples, 2);
-            read = serde_json::from_slice(message).unwrap();
-        });
+        let next = Sample { number: 8, store: None, memory: nothing, ..sample };
+        let read: Value = serde_json::from_slice(writer.message(&[sample, next])).unwrap();
         let expected = serde_json::json!({
             "form": 1, "cluster": "site \"1\"", "node": "n", "rack": "r", "start": "s",
             "interval_ms": 100, "number": 7, "at_ms": 9, "memory_total_bytes": 100,
@@ -169,6 +185,7 @@ mod tests {
             (&read[1]["stores"], read[1].get("available_bytes")),
             (&Value::Array(vec![]), None)
         );
-        assert_eq!(writer.samples(), 0, "the next message is empty");
+        let again: Value = serde_json::from_slice(writer.message(&[sample])).unwrap();
+        assert_eq!(again, Value::Array(vec![read[0].clone()]), "nothing of the last message");
     }
 }

@@ -20,6 +20,11 @@ const MILLISECOND_NS: u64 = 1_000_000;
 /// Longest wait, so that an end is seen.
 const WAIT_NS: u64 = 500 * MILLISECOND_NS;
 
+/// Samples in a message at least, however much moves: Kafka's cost goes by the message.
+const BATCH_MIN: usize = 3;
+/// Readings between two looks at whether the node is still there: its page alone does not tell.
+const LOOK_EVERY: u64 = 10;
+
 /// How often samples are taken and sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rhythm {
@@ -27,8 +32,8 @@ pub struct Rhythm {
     pub interval_ms: u64,
     /// Readings of which one becomes a sample: that with the least available memory.
     pub readings: u64,
-    /// Samples in one message.
-    pub batch: u64,
+    /// Samples in one message at most; fewer where memory moves.
+    pub batch: usize,
 }
 
 /// What the thread needs.
@@ -43,6 +48,9 @@ pub struct Samples<'a> {
     lowest: Option<Sample>,
     readings: u64,
     number: u64,
+    /// Not sent yet.
+    waiting: Vec<Sample>,
+    last_sent: Sample,
 }
 
 impl<'a> Samples<'a> {
@@ -57,9 +65,19 @@ impl<'a> Samples<'a> {
         rhythm: Rhythm,
     ) -> Result<Samples<'a>> {
         let writer = SampleWriter::new(&shared.origin);
-        let memory = MemoryInfo::open()?;
-        let (lowest, readings, number) = (None, 0, 0);
-        Ok(Samples { shared, producer, topic, rhythm, memory, writer, lowest, readings, number })
+        Ok(Samples {
+            shared,
+            producer,
+            topic,
+            rhythm,
+            memory: MemoryInfo::open()?,
+            writer,
+            lowest: None,
+            readings: 0,
+            number: 0,
+            waiting: Vec::with_capacity(rhythm.batch),
+            last_sent: Sample::default(),
+        })
     }
 
     /// Takes samples until `ending`.
@@ -68,59 +86,61 @@ impl<'a> Samples<'a> {
         let mut next_ns = monotonic_ns();
         while !ending.load(Ordering::Relaxed) {
             let now_ns = monotonic_ns();
-            if self.producer.is_some() && now_ns >= next_ns {
-                self.tick();
+            if let Some(producer) = self.producer.filter(|_| now_ns >= next_ns) {
+                self.tick(producer);
                 // Readings that were missed are not made up for.
                 next_ns = (next_ns + interval_ns).max(now_ns);
             }
             let wait_ns = match self.producer {
-                Some(_) => next_ns.saturating_sub(monotonic_ns()).min(WAIT_NS),
+                Some(_) => next_ns.saturating_sub(now_ns).min(WAIT_NS),
                 None => WAIT_NS,
             };
             socket.serve(Duration::from_nanos(wait_ns), &self.shared);
         }
     }
 
-    fn tick(&mut self) {
+    fn tick(&mut self, producer: &Producer) {
+        self.readings += 1;
         if let Some(memory) = self.memory.read() {
             let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let at_ms = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
-            let store = self.shared.store.state();
+            let store = match self.readings.is_multiple_of(LOOK_EVERY) {
+                true => self.shared.store.state(),
+                false => self.shared.store.last_state(),
+            };
             let sample = Sample { number: 0, at_ms, memory, store };
             let available = |sample: &Sample| sample.memory.available_bytes;
             if self.lowest.is_none_or(|lowest| available(&sample) <= available(&lowest)) {
                 self.lowest = Some(sample);
             }
         }
-        self.readings += 1;
-        if self.readings >= self.rhythm.readings {
-            self.readings = 0;
-            if let Some(sample) = self.lowest.take() {
-                self.add(sample);
-            }
+        if !self.readings.is_multiple_of(self.rhythm.readings) {
+            return;
         }
-        if let Some(producer) = self.producer {
-            producer.poll(Duration::ZERO);
+        let Some(lowest) = self.lowest.take() else { return };
+        self.number += 1;
+        let sample = Sample { number: self.number, ..lowest };
+        self.waiting.push(sample);
+        let least = BATCH_MIN.min(self.rhythm.batch);
+        let moves = self.waiting.len() >= least && sample.differs(&self.last_sent);
+        if moves || self.waiting.len() >= self.rhythm.batch {
+            self.send(producer);
+            self.last_sent = sample;
         }
     }
 
-    fn add(&mut self, sample: Sample) {
-        self.number += 1;
-        self.writer.add(&Sample { number: self.number, ..sample });
+    fn send(&mut self, producer: &Producer) {
+        let samples = self.waiting.len() as u64;
         // Before it is sent: a ceiling that answers it must be known for one.
         self.shared.last_number.store(self.number, Ordering::Release);
-        if self.writer.samples() < self.rhythm.batch {
-            return;
+        let record = BaseRecord::with_opaque_to(self.topic, Box::new(samples));
+        let message = self.writer.message(&self.waiting);
+        let record = record.key(self.shared.origin.node.as_str()).payload(message);
+        if producer.send(record).is_err() {
+            self.shared.state().samples.dropped += samples;
         }
-        let (Some(producer), topic, shared) = (self.producer, self.topic, &self.shared) else {
-            return;
-        };
-        self.writer.send(|message, samples| {
-            let record = BaseRecord::with_opaque_to(topic, Box::new(samples));
-            let record = record.key(shared.origin.node.as_str()).payload(message);
-            if producer.send(record).is_err() {
-                shared.state().samples.dropped += samples;
-            }
-        });
+        self.waiting.clear();
+        // What became of the messages before.
+        producer.poll(Duration::ZERO);
     }
 }

@@ -59,8 +59,13 @@ impl ObservedStore {
     /// Its state now. Costs no message but the first time, and `None` where the node is away; then
     /// [`ObservedStore::find`] looks for it.
     pub fn state(&self) -> Option<ObservedState> {
+        self.last_state().filter(|_| self.client.is_connected())
+    }
+
+    /// The same for as long as nobody found out that the node is away: cheaper.
+    pub fn last_state(&self) -> Option<ObservedState> {
         let page = self.page.lock();
-        let words = page.as_ref().filter(|_| self.client.is_connected())?.words();
+        let words = page.as_ref()?.words();
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         let (block_bytes, max_bytes) =
             (load(&words.block_bytes), load(&words.capacity_configured_bytes));
