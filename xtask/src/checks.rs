@@ -24,7 +24,7 @@ const QUICK: [Step; 5] = [
     ("tidy", |_| Ok(vec![tidy::run(&environment::debug_binary()?)?])),
 ];
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     ("format", format),
     ("build", |_| Ok(vec![Outcome::of("release build", environment::build_release())])),
     ("clippy", clippy),
@@ -35,6 +35,7 @@ const STEPS: [Step; 15] = [
     ("tidy", |_| Ok(vec![tidy::run(&environment::binary()?)?])),
     ("suites", run_suites),
     ("applications", run_applications),
+    ("plane", run_plane),
     ("vm", run_vm),
     ("examples", run_examples),
     ("demo", run_demo),
@@ -158,6 +159,12 @@ fn run_suites(options: &TestOptions) -> Result<Vec<Outcome>> {
 fn run_applications(_: &TestOptions) -> Result<Vec<Outcome>> {
     let names = vec!["applications-short".to_owned(), "memcached-short".to_owned()];
     suites::run(&SuiteOptions { names, on: "both".into(), ..SuiteOptions::default() })
+}
+
+/// The cluster plane of memory control: Kafka, the job, collectd, nodes and their agents.
+fn run_plane(_: &TestOptions) -> Result<Vec<Outcome>> {
+    let (names, on) = (vec!["plane".to_owned()], "node".into());
+    suites::run(&SuiteOptions { names, on, ..SuiteOptions::default() })
 }
 
 /// The oldest kernel that is common, emulated.

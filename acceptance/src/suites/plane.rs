@@ -39,6 +39,9 @@ const LONG_BYTES: usize = 200_000;
 const WAIT: Duration = Duration::from_millis(100);
 const WAITS_MAX: u32 = 1200;
 
+/// Its name, and what it does.
+type Step = (&'static str, fn(&mut Rig) -> Result<()>);
+
 /// All parts.
 struct Rig {
     // In this order they end: who asks before who answers.
@@ -72,7 +75,7 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
     need(&[("collectd", "collectd-core librdkafka1 libyajl2"), ("mvn", "maven")])?;
     let (directory, _) = places.corner()?;
     let mut rig = Rig::start(&places.lower, &directory)?;
-    let steps: [(&str, fn(&mut Rig) -> Result<()>); 6] = [
+    let steps: [Step; 6] = [
         ("ceilings come to both nodes", Rig::ceilings_come),
         ("the job is killed and goes on", Rig::the_job_goes_on),
         ("a node starts anew", Rig::a_node_starts_anew),

@@ -144,6 +144,8 @@ impl<'a> Kafka<'a> {
         config.set("bootstrap.servers", &self.arguments.kafka);
         config.set("socket.timeout.ms", SOCKET_TIMEOUT_MS.to_string());
         config.set("statistics.interval.ms", "0");
+        // Lines of the log would come one a poll, before what matters, and pile up.
+        config.set_log_level(RDKafkaLogLevel::Emerg);
         config
     }
 

@@ -25,6 +25,10 @@ const BATCH_MIN: usize = 3;
 /// Readings between two looks at whether the node is still there: its page alone does not tell.
 const LOOK_EVERY: u64 = 10;
 
+/// Events of Kafka's client that are heard after each message: more than come in that time, also
+/// where brokers are away.
+const EVENTS_MAX: usize = 16;
+
 /// How often samples are taken and sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rhythm {
@@ -140,7 +144,9 @@ impl<'a> Samples<'a> {
             self.shared.state().samples.dropped += samples;
         }
         self.waiting.clear();
-        // What became of the messages before.
-        producer.poll(Duration::ZERO);
+        // What became of the messages before, and of brokers: one event at a time.
+        for _ in 0..EVENTS_MAX {
+            producer.poll(Duration::ZERO);
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
 /// An authority, and where the files of what it issues are.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ impl Authority {
     pub fn new(directory: &Path) -> io::Result<Self> {
         let mut parameters = CertificateParams::new(Vec::new()).map_err(io::Error::other)?;
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Another name than those it signs: OpenSSL takes them for their own authorities else.
+        parameters.distinguished_name.push(DnType::CommonName, "authority of tests");
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let issuer = CertifiedIssuer::self_signed(parameters, key).map_err(io::Error::other)?;
         std::fs::write(directory.join("authority"), issuer.pem())?;
@@ -58,6 +60,7 @@ impl Authority {
     fn issue_with(&self, name: &str, change: fn(&mut CertificateParams)) -> io::Result<Files> {
         let names = vec![name.to_owned()];
         let mut parameters = CertificateParams::new(names).map_err(io::Error::other)?;
+        parameters.distinguished_name.push(DnType::CommonName, name);
         change(&mut parameters);
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let certificate = parameters.signed_by(&key, &self.issuer).map_err(io::Error::other)?;
