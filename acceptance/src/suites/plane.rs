@@ -1,7 +1,7 @@
-//! The cluster plane of memory control as a whole: Kafka, the Flink job, collectd as the distribution
-//! has it, and two nodes with an agent each. Ceilings come to both, the job is killed and goes on,
-//! a hostile producer moves no store out of its limits, and where Kafka dies the stores come back by
-//! themselves. It asserts order and numbers, and no times.
+//! The cluster plane of memory control as a whole: Kafka, the Flink job, collectd as the
+//! distribution has it, and two nodes with an agent each. Ceilings come to both, the job is killed
+//! and goes on, a hostile producer moves no store out of its limits, and where Kafka dies the
+//! stores come back by themselves. It asserts order and numbers, and no times.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -8,7 +8,7 @@ use tidepool_proto::admin::{
     AdminReply, AdminRequest, AdminService, Explanation, FreeReport, HitRatio, LoadReport,
     ResizeReport, Status, StoreStatus,
 };
-use tidepool_proto::control::{ControlStatus, PfsFull};
+use tidepool_proto::control::{CeilingLease, ControlStatus, PfsFull};
 use tidepool_proto::residency::{RESIDENCY_RUNS_MAX, ResidencyRun, ResidencyState, residency_runs};
 use tidepool_proto::stub::Mark;
 use tidepool_proto::{
@@ -80,18 +80,13 @@ impl AdminService for Node {
                 self.core.publish_memory_only();
                 AdminReply::Governed(Box::new(self.core.capacity_lease.govern(request)?))
             }
-            AdminRequest::ControlStatus => {
-                self.core.publish_dirty();
-                AdminReply::Control(Box::new(self.control_status()))
-            }
+            AdminRequest::ControlStatus => self.counted_control_status(),
             AdminRequest::SetControl { name, value } => {
                 self.core.capacity_lease.set(&name, &value)?;
                 AdminReply::Done
             }
             AdminRequest::Observe => AdminReply::Observed,
-            AdminRequest::LeaseCeiling(request) => {
-                AdminReply::CeilingLeased(self.core.capacity_lease.lease_ceiling(&request)?)
-            }
+            AdminRequest::LeaseCeiling(request) => self.lease_ceiling(&request)?,
             AdminRequest::Resume => {
                 self.resume();
                 AdminReply::Done
@@ -179,6 +174,16 @@ impl Node {
         let mut status = self.core.capacity_lease.status();
         status.pfs_full = self.pfs_full();
         status
+    }
+
+    /// The same, dirty bytes counted anew.
+    fn counted_control_status(&self) -> AdminReply {
+        self.core.publish_dirty();
+        AdminReply::Control(Box::new(self.control_status()))
+    }
+
+    fn lease_ceiling(&self, request: &CeilingLease) -> Result<AdminReply> {
+        Ok(AdminReply::CeilingLeased(self.core.capacity_lease.lease_ceiling(request)?))
     }
 
     /// What the PFS had no room for: memory-only files, and bytes that programs could not sync.

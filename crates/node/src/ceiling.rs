@@ -1,5 +1,5 @@
-//! [`Ceiling`]: the most that the store may hold. The operator configures one, and somebody who sees
-//! more than this node, such as the cluster plane, may lease a lower one for a while. Pure
+//! [`Ceiling`]: the most that the store may hold. The operator configures one, and somebody who
+//! sees more than this node, such as the cluster plane, may lease a lower one for a while. Pure
 //! bookkeeping with the time given by the caller, [`crate::capacity_lease`].
 //!
 //! A leased ceiling only ever lowers the configured one, never below the guaranteed part, and is

@@ -1,5 +1,5 @@
-//! `tidepool plane agent`: puts the parts of an agent together. Two threads, that of samples and that
-//! of ceilings, beside those of Kafka's client.
+//! `tidepool plane agent`: puts the parts of an agent together. Two threads, that of samples and
+//! that of ceilings, beside those of Kafka's client.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! [`PartitionReader`]: reads one partition from its end, for as long as the agent runs. It is of no
-//! consumer group: no coordinator is asked, no offset is kept, and no user needs rights for one.
+//! [`PartitionReader`]: reads one partition from its end, for as long as the agent runs. It is of
+//! no consumer group: no coordinator is asked, no offset is kept, and no user needs rights for one.
 //! `rdkafka` wraps only consumers with a group, so librdkafka's own functions for single partitions
 //! are called here.
 

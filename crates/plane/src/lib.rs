@@ -1,6 +1,6 @@
-//! The program `tidepool-plane` as a library: the part of a node in the cluster plane of memory control. It sends
-//! samples to Kafka and leases the ceilings that come back of the node. `tidepool` hands the
-//! commands over, so users type `tidepool plane`.
+//! The program `tidepool-plane` as a library: the part of a node in the cluster plane of memory
+//! control. It sends samples to Kafka and leases the ceilings that come back of the node.
+//! `tidepool` hands the commands over, so users type `tidepool plane`.
 //!
 //! The node never waits for it, and goes on by itself where any part of the plane is away.
 

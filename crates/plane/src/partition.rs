@@ -1,5 +1,5 @@
-//! The partition that Kafka's own clients choose for a key: murmur2, so that an agent reads only the
-//! partition in which the ceilings of its node are.
+//! The partition that Kafka's own clients choose for a key: murmur2, so that an agent reads only
+//! the partition in which the ceilings of its node are.
 
 const SEED: u32 = 0x9747_b28c;
 const MULTIPLIER: u32 = 0x5bd1_e995;

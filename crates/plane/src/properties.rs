@@ -1,5 +1,5 @@
-//! Files of properties: `name = value` a line, as Kafka's own programs have them. Names are those of
-//! librdkafka.
+//! Files of properties: `name = value` a line, as Kafka's own programs have them. Names are those
+//! of librdkafka.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

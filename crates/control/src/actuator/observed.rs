@@ -44,8 +44,8 @@ pub struct ObservedStore {
 }
 
 impl ObservedStore {
-    /// The store of the node at `socket`, which need not answer yet. Nodes of users other than root,
-    /// the caller and `trusted_user_id` are not talked to.
+    /// The store of the node at `socket`, which need not answer yet. Nodes of users other than
+    /// root, the caller and `trusted_user_id` are not talked to.
     pub fn new(socket: &Path, trusted_user_id: Option<u32>) -> ObservedStore {
         let client = Client::connect(ClientOptions {
             socket: Some(socket.to_owned()),

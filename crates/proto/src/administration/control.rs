@@ -401,6 +401,11 @@ pub struct ControlStatus {
 }
 
 impl ControlStatus {
+    /// Most bytes that a controller may give the store now.
+    pub fn ceiling_in_force_bytes(&self) -> u64 {
+        self.leased_ceiling.as_ref().map_or(self.ceiling_bytes, |leased| leased.ceiling_bytes)
+    }
+
     /// Whether an alarm of [`ALARMS`] is up, by the word of a controller that is alive, or by the
     /// node's own.
     pub fn has_alarm(&self, name: &str) -> bool {

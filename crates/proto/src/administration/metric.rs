@@ -305,7 +305,7 @@ const PLAIN: &[MetricSpec] = &metrics! {
     "tidepool_control_lease_expirations_total" Counter "" |s| s.control.expirations,
         "Times a controller fell silent and the store fell to its guaranteed part.";
     "tidepool_control_ceiling_bytes" Gauge "bytes"
-        |s| s.control.leased_ceiling.as_ref().map_or(s.control.ceiling_bytes, |it| it.ceiling_bytes),
+        |s| s.control.ceiling_in_force_bytes(),
         "Bytes that the store may hold at most: as configured, or by a leased ceiling.";
     "tidepool_control_ceiling_leased" Gauge "" |s| s.control.leased_ceiling.is_some().into(),
         "1 while a ceiling is leased, such as by the cluster plane.";
