@@ -46,7 +46,7 @@ type Step = (&'static str, fn(&mut Rig) -> Result<()>);
 struct Rig {
     // In this order they end: who asks before who answers.
     plane: Plane,
-    _collectd: Daemon,
+    collectd: Daemon,
     agents: [Agent; 2],
     kafka: Kafka,
     starting: Starting,
@@ -128,7 +128,7 @@ impl Rig {
             starting.start(BY_AGENT, "off", &["--kafka", &address])?,
             starting.start(BY_COLLECTD, "on", &["--kafka", &address, "--no-samples"])?,
         ];
-        Ok(Rig { plane, _collectd: collectd, agents, kafka, starting })
+        Ok(Rig { plane, collectd, agents, kafka, starting })
     }
 
     fn ceilings_come(&mut self) -> Result<()> {
@@ -290,9 +290,10 @@ impl Rig {
         Ok(())
     }
 
-    /// What the agents said.
+    /// What the agents and collectd said.
     fn said(&self) -> String {
-        self.agents.iter().map(|agent| agent.agent.said()).collect()
+        let daemons = self.agents.iter().map(|agent| &agent.agent).chain([&self.collectd]);
+        daemons.map(Daemon::said).collect()
     }
 }
 

@@ -49,11 +49,11 @@ impl Ceilings<'_> {
         let (mut look, mut look_again) = (Instant::now(), Instant::now());
         while !ending.load(Ordering::Relaxed) {
             let now = Instant::now();
-            let is_broken = self.shared.state().ceilings_link.is_broken();
-            if now >= look_again || (now >= look && (reader.is_none() || is_broken)) {
+            let (is_kafka_away, is_node_away) = self.away();
+            if now >= look_again || (now >= look && (reader.is_none() || is_kafka_away)) {
                 self.look_at_topic(&mut reader);
             }
-            if now >= look_again || (now >= look && self.shared.store.state().is_none()) {
+            if now >= look_again || (now >= look && is_node_away) {
                 self.look_for_node();
             }
             if now >= look {
@@ -73,6 +73,13 @@ impl Ceilings<'_> {
             }
             self.expire();
         }
+    }
+
+    /// Whether Kafka is away, and whether the node is.
+    fn away(&self) -> (bool, bool) {
+        let is_unseen = self.shared.store.state().is_none();
+        let state = self.shared.state();
+        (state.ceilings_link.is_broken(), is_unseen || state.node_link.is_broken())
     }
 
     /// Reads the partition of this node, which is another one where the topic got more of them.
