@@ -478,7 +478,7 @@ fn ceilings_that_are_none_are_refused() {
 
 #[test]
 fn a_store_without_a_guaranteed_part_keeps_a_block() {
-    let fixture = Fixture::new();
+    let fixture = Fixture::with(|config| config.control.memory_min_bytes = 0);
     assert_eq!(lease(&fixture, 0, LONG_MS).unwrap().ceiling_bytes, BLOCK);
     let status = control(&fixture);
     assert_eq!((status.capacity_bytes, status.guaranteed_bytes), (BLOCK, 0));
