@@ -543,7 +543,8 @@ impl Stub {
     }
 
     /// Notes the version that the file has without its mark, unless that took longer than its calls
-    /// to the PFS, one of which took `call`: another program may have written to it, and set its times back.
+    /// to the PFS, one of which took `call`: another program may have written to it,
+    /// and set its times back.
     fn note_unmarked(&self, begun: Instant, call: Duration) {
         let now = self.lower.version().ok();
         let limit = (UNMARKED_CALLS * call).clamp(UNMARKED_MAX, UNMARKED_MAX_SLOW);

@@ -191,8 +191,8 @@ impl Cluster {
                 copy.is_nameless.store(true, Ordering::Release);
                 Err(format!(
                     "{name} was moved or removed while this node was away, or got its bytes right \
-                     before that: open it by its new name, if it has one; if it has its bytes there, \
-                     `tidepool flush --forget-missing` ends this"
+                     before that: open it by its new name, if it has one; if it has its bytes \
+                     there, `tidepool flush --forget-missing` ends this"
                 ))
             }
             None => Err(format!(
