@@ -286,6 +286,9 @@ pub enum BenchSuite {
     /// The burst buffer beside HDFS and the bare file system, on a shaped test cluster; needs root,
     /// Maven and a JDK.
     Bursts,
+    /// The cluster plane of memory control: Kafka, the job, a node with its agent, and simulated
+    /// nodes; needs Maven and a JDK.
+    Plane,
 }
 
 /// Options of `bench`.
@@ -306,6 +309,10 @@ pub struct BenchOptions {
     /// The lower level; a directory on disk.
     #[arg(long, value_name = "DIR")]
     pub pfs: Option<PathBuf>,
+    /// Simulated nodes of each row of `plane`, instead of as many as the goals are of.
+    #[arg(long, value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub nodes: Option<u32>,
     /// Where the JSON goes.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

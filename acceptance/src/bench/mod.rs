@@ -17,6 +17,7 @@ mod mapped;
 mod node_facts;
 mod open_read_close;
 mod pass_through;
+mod plane;
 pub mod row;
 mod scan;
 mod small_files;
@@ -102,6 +103,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     match options.suite {
         Some(BenchSuite::Cluster) => return cluster::run(options),
         Some(BenchSuite::Bursts) => return bursts::run(options),
+        Some(BenchSuite::Plane) => return plane::run(options),
         None => {}
     }
     let mut scale = if options.quick { QUICK } else { FULL };

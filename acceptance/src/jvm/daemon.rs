@@ -51,6 +51,11 @@ impl Daemon {
         _ = child.wait();
     }
 
+    /// Its process.
+    pub fn process_id(&self) -> u32 {
+        lock(&self.child).id()
+    }
+
     /// What it has said so far.
     pub fn said(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()

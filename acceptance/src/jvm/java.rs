@@ -78,6 +78,13 @@ impl Java {
         self
     }
 
+    /// For programs that run long on few processors: as light, but compiled as well as can be.
+    #[must_use]
+    pub fn steady(mut self) -> Self {
+        self.options.retain(|option| !option.starts_with("-XX:TieredStopAtLevel"));
+        self
+    }
+
     /// With another heap.
     #[must_use]
     pub fn heap(mut self, heap: &str) -> Self {

@@ -33,6 +33,20 @@ pub struct Kafka {
 impl Kafka {
     /// Starts a broker, with a certificate of an authority of its own.
     pub fn start(logs: &Path) -> Result<Self> {
+        let mut kafka = Self::new(logs)?;
+        kafka.start_again()?;
+        Ok(kafka)
+    }
+
+    /// The same for measurements, as a site would run it.
+    pub fn start_steady(logs: &Path) -> Result<Self> {
+        let mut kafka = Self::new(logs)?;
+        kafka.java = kafka.java.steady();
+        kafka.start_again()?;
+        Ok(kafka)
+    }
+
+    fn new(logs: &Path) -> Result<Self> {
         let project = artifacts::project("kafka")?;
         let jar = project.jar.display().to_string();
         let class_path = java::class_path(&[&jar, &project.dependencies]);
@@ -52,7 +66,7 @@ impl Kafka {
         java.run("kafka.tools.StorageTool", &arguments, &logs.join("kafka-format.log"))?;
         let logs = logs.to_owned();
         let broker = None;
-        let mut kafka = Kafka {
+        Ok(Kafka {
             java,
             port,
             tls_port,
@@ -61,9 +75,7 @@ impl Kafka {
             logs,
             broker,
             _directory: directory,
-        };
-        kafka.start_again()?;
-        Ok(kafka)
+        })
     }
 
     /// Starts the broker, after the first time where the last one was killed.
@@ -80,6 +92,11 @@ impl Kafka {
         if let Some(broker) = self.broker.take() {
             broker.kill();
         }
+    }
+
+    /// Its process, while it runs.
+    pub fn process_id(&self) -> Option<u32> {
+        self.broker.as_ref().map(Daemon::process_id)
     }
 
     /// Where clients find it.

@@ -28,6 +28,17 @@ impl Plane {
         Ok(Plane { java, arguments, logs: logs.to_owned(), starts: 0, job: None })
     }
 
+    /// The same for measurements, as a site would run it.
+    #[must_use]
+    pub fn steady(self) -> Self {
+        Plane { java: self.java.steady(), ..self }
+    }
+
+    /// Its process, while it runs.
+    pub fn process_id(&self) -> Option<u32> {
+        self.job.as_ref().map(Daemon::process_id)
+    }
+
     /// Starts it, after the first time where the last one was killed.
     pub fn start(&mut self) -> Result<()> {
         self.starts += 1;

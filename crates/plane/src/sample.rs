@@ -3,7 +3,8 @@
 
 use std::io::Write;
 
-use tidepool_control::actuator::{OWN_STORE, ObservedState};
+use tidepool_control::actuator::OWN_STORE;
+pub use tidepool_control::actuator::ObservedState;
 
 use crate::meminfo::MachineMemory;
 

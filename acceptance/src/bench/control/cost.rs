@@ -128,7 +128,7 @@ fn resident_mib(directory: &Path) -> Result<f64> {
 }
 
 /// Percent of a processor for a thread that wakes up so often and does nothing.
-fn wake_ups(rate: f64, length: Duration) -> Result<f64> {
+pub fn wake_ups(rate: f64, length: Duration) -> Result<f64> {
     let pause = Duration::from_secs_f64(1.0 / rate.max(1.0));
     let empty = std::thread::spawn(move || -> Result<f64> {
         let directory = Path::new("/proc/thread-self");
@@ -143,7 +143,7 @@ fn wake_ups(rate: f64, length: Duration) -> Result<f64> {
 }
 
 /// Time that all threads of a process ran.
-fn run_time_ns(directory: &Path) -> Result<u64> {
+pub fn run_time_ns(directory: &Path) -> Result<u64> {
     let mut total = 0;
     for task in std::fs::read_dir(directory.join("task"))? {
         total += thread_time_ns(&task?.path())?;

@@ -4,10 +4,10 @@
 //! that is available, and leave a floor to other programs. It prints, and judges no test.
 
 mod contest;
-mod cost;
+pub mod cost;
 mod pool;
-mod recording;
-mod rig;
+pub mod recording;
+pub mod rig;
 mod scenarios;
 mod sizes;
 mod traces;

@@ -3,7 +3,7 @@
 //! pages.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
@@ -157,14 +157,7 @@ impl Rig {
 
     /// Begins to watch.
     pub fn watch(&self) -> Result<Watch> {
-        let mut command = process::command(&self.watcher, &["--node"]);
-        command.arg(self.node.process_id()?.to_string());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let process_id = child.id();
-        let kill = cleanup::guard(move || process::signal(process_id, libc::SIGKILL));
-        let mut text = BufReader::new(child.stdout.take().context("the watcher has an output")?);
-        text.read_line(&mut String::new())?;
-        Ok(Watch { child, text, kill })
+        Watch::begin(&self.watcher, &self.node)
     }
 }
 
@@ -182,6 +175,18 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Begins to watch a node by the watcher at this path.
+    pub fn begin(watcher: &Path, node: &Node) -> Result<Watch> {
+        let mut command = process::command(watcher, &["--node"]);
+        command.arg(node.process_id()?.to_string());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let process_id = child.id();
+        let kill = cleanup::guard(move || process::signal(process_id, libc::SIGKILL));
+        let mut text = BufReader::new(child.stdout.take().context("the watcher has an output")?);
+        text.read_line(&mut String::new())?;
+        Ok(Watch { child, text, kill })
+    }
+
     /// Ends it and returns what it saw.
     pub fn finish(mut self) -> Result<Recording> {
         drop(self.child.stdin.take());
