@@ -1,6 +1,6 @@
-//! Simulated nodes. A node has a store that is always full, and a demand that stands still with some
-//! noise or goes as a recorded trace does. It sends what an agent would send, when an agent would,
-//! and its store follows its ceilings.
+//! Simulated nodes. A node has a store that is always full, and a demand that stands still with
+//! some noise or goes as a recorded trace does. It sends what an agent would send, when an agent
+//! would, and its store follows its ceilings.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Simulated nodes, each with connections of its own, on the real broker and the real job: what both
-//! cost, and how long a sample takes to come back as a ceiling.
+//! Simulated nodes, each with connections of its own, on the real broker and the real job: what
+//! both cost, and how long a sample takes to come back as a ceiling.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -87,7 +87,9 @@ struct Seen {
 
 /// The rows of a case.
 pub fn run(bench: &Bench, case: &Case) -> Result<Vec<Row>> {
-    let case = Case { nodes: bench.scale.nodes.unwrap_or(case.nodes), ..*case };
+    let nodes = bench.scale.nodes.unwrap_or(case.nodes);
+    let paper_cores = case.paper_cores.filter(|_| nodes == case.nodes);
+    let case = Case { nodes, paper_cores, ..*case };
     let what = if case.batch == 1 {
         format!("{} nodes with {} ms summaries", case.nodes, case.interval_ms)
     } else {
@@ -133,8 +135,8 @@ impl Seen {
         let ([broker, job, player], [broker_mib, job_mib]) = (self.cores, self.resident_mib);
         format!(
             "broker {broker:.2} cores, {broker_mib:.0} MiB; job {job:.2} cores, {job_mib:.0} MiB; \
-             the program that plays the nodes {player:.2} cores; a second {:.0} messages with {:.0} \
-             samples, {:.0} ceilings",
+             the program that plays the nodes {player:.2} cores; a second {:.0} messages with \
+             {:.0} samples, {:.0} ceilings",
             a_second("messages"),
             a_second("samples"),
             a_second("ceilings")

@@ -1,6 +1,6 @@
-//! Benchmark of the cluster plane of memory control: Kafka, the Flink job and agents as a site would
-//! run them. One real node whose memory moves, the cost of its agent, as many simulated nodes as the
-//! paper had, and the gains of its figure 3-6. It prints, and judges no test.
+//! Benchmark of the cluster plane of memory control: Kafka, the Flink job and agents as a site
+//! would run them. One real node whose memory moves, the cost of its agent, as many simulated
+//! nodes as the paper had, and the gains of its figure 3-6. It prints, and judges no test.
 
 mod gains;
 mod many_nodes;

@@ -1,5 +1,5 @@
-//! One real node with its agent: its store is full and read over and over, and a job beside it takes
-//! memory and gives it back.
+//! One real node with its agent: its store is full and read over and over, and a job beside it
+//! takes memory and gives it back.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

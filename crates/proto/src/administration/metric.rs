@@ -385,13 +385,16 @@ mod tests {
     }
 
     #[test]
-    fn the_dashboard_asks_for_metrics_that_exist() {
-        let text = include_str!("../../../../deploy/grafana/tidepool.json");
-        let words = text.split(|it: char| !it.is_ascii_alphanumeric() && it != '_');
-        let asked: Vec<&str> = words.filter(|word| word.starts_with("tidepool_")).collect();
-        assert!(asked.len() > 20, "{asked:?}");
-        for name in asked {
-            assert!(METRICS.iter().any(|metric| metric.name == name), "no metric {name}");
+    fn the_dashboards_ask_for_metrics_that_exist() {
+        let nodes = include_str!("../../../../deploy/grafana/tidepool.json");
+        let plane = include_str!("../../../../deploy/grafana/tidepool-plane.json");
+        for (text, least) in [(nodes, 20), (plane, 15)] {
+            let words = text.split(|it: char| !it.is_ascii_alphanumeric() && it != '_');
+            let asked: Vec<&str> = words.filter(|word| word.starts_with("tidepool_")).collect();
+            assert!(asked.len() > least, "{asked:?}");
+            for name in asked {
+                assert!(METRICS.iter().any(|metric| metric.name == name), "no metric {name}");
+            }
         }
     }
 
