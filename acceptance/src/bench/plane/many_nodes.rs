@@ -34,18 +34,30 @@ pub struct Case {
     /// Samples in a message while nothing moves.
     batch: u32,
     policy: &'static str,
+    /// Whether the job takes and sends together what comes within 5 ms: Kafka costs by the request.
+    together: bool,
     goal_cores: f64,
     /// What the paper needed.
     paper_cores: Option<f64>,
 }
 
 /// Those that the goals are of.
-pub const CASES: [Case; 4] = [
+pub const CASES: [Case; 6] = [
     Case {
         nodes: 256,
         interval_ms: 25,
         batch: 10,
         policy: "dynims",
+        together: false,
+        goal_cores: 1.0,
+        paper_cores: Some(17.3),
+    },
+    Case {
+        nodes: 256,
+        interval_ms: 25,
+        batch: 10,
+        policy: "dynims",
+        together: true,
         goal_cores: 1.0,
         paper_cores: Some(17.3),
     },
@@ -54,6 +66,16 @@ pub const CASES: [Case; 4] = [
         interval_ms: 100,
         batch: 10,
         policy: "dynims",
+        together: false,
+        goal_cores: 0.5,
+        paper_cores: Some(4.8),
+    },
+    Case {
+        nodes: 256,
+        interval_ms: 100,
+        batch: 10,
+        policy: "dynims",
+        together: true,
         goal_cores: 0.5,
         paper_cores: Some(4.8),
     },
@@ -62,6 +84,7 @@ pub const CASES: [Case; 4] = [
         interval_ms: 1000,
         batch: 1,
         policy: "dynims",
+        together: true,
         goal_cores: 0.2,
         paper_cores: None,
     },
@@ -70,10 +93,14 @@ pub const CASES: [Case; 4] = [
         interval_ms: 1000,
         batch: 1,
         policy: "follow",
+        together: true,
         goal_cores: 0.2,
         paper_cores: None,
     },
 ];
+
+/// Properties of Kafka's clients for that.
+const TOGETHER: &str = "linger.ms=5\nfetch.min.bytes=65536\nfetch.max.wait.ms=5\n";
 
 /// What one round gave.
 struct Seen {
@@ -95,7 +122,8 @@ pub fn run(bench: &Bench, case: &Case) -> Result<Vec<Row>> {
     } else {
         format!("{} nodes at {} ms", case.nodes, case.interval_ms)
     };
-    let name = format!("plane-many: {what}, {}", case.policy);
+    let how = if case.together { ", 5 ms together" } else { "" };
+    let name = format!("plane-many: {what}, {}{how}", case.policy);
     if !bench.wants(&name) {
         return Ok(Vec::new());
     }
@@ -147,8 +175,12 @@ impl Seen {
 fn round(bench: &Bench, case: &Case) -> Result<Seen> {
     let mut site = Site::start(CEILINGS_PARTITIONS)?;
     let interval = case.interval_ms.to_string();
-    let arguments = ["--policy", case.policy, "--interval-ms", &interval];
-    site.start_job(&arguments.map(str::to_owned))?;
+    let mut arguments =
+        ["--policy", case.policy, "--interval-ms", &interval].map(str::to_owned).to_vec();
+    if case.together {
+        arguments.extend(["--kafka-properties".to_owned(), site.file("together", TOGETHER)?]);
+    }
+    site.start_job(&arguments)?;
     let mut command = player(&site, "load")?;
     command.args(["--nodes", &case.nodes.to_string(), "--interval-ms", &interval]);
     command.args(["--batch", &case.batch.to_string(), "--moving", &MOVING.to_string()]);

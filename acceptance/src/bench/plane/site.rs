@@ -25,7 +25,7 @@ pub struct Site {
     pub partitions: u32,
     /// Where its parts write their logs.
     pub logs: PathBuf,
-    checkpoints: Scratch,
+    directory: Scratch,
 }
 
 impl Site {
@@ -37,15 +37,22 @@ impl Site {
         kafka.create(SAMPLES_PARTITIONS, &["tidepool-samples"])?;
         kafka.create(partitions, &["tidepool-ceilings"])?;
         kafka.create(1, &["tidepool-summaries"])?;
-        let checkpoints = Scratch::below(&environment::target().join("bench"))?;
-        Ok(Site { job: None, kafka, partitions, logs, checkpoints })
+        let directory = Scratch::below(&environment::target().join("bench"))?;
+        Ok(Site { job: None, kafka, partitions, logs, directory })
+    }
+
+    /// A file with this text, as long as the site is there.
+    pub fn file(&self, name: &str, text: &str) -> Result<String> {
+        let path = self.directory.path().join(name);
+        std::fs::write(&path, text)?;
+        Ok(path.display().to_string())
     }
 
     /// Starts the job; the last one ends before.
     pub fn start_job(&mut self, arguments: &[String]) -> Result<()> {
         self.job = None;
         let address = self.kafka.address();
-        let checkpoints = self.checkpoints.path().display().to_string();
+        let checkpoints = self.directory.path().join("checkpoints").display().to_string();
         let all = [["--kafka", &address], ["--cluster", CLUSTER], ["--checkpoints", &checkpoints]];
         let all = all.as_flattened().iter().map(ToString::to_string);
         let all = all.chain(arguments.iter().cloned()).collect();
