@@ -93,10 +93,16 @@ pub fn tide_jar() -> Result<PathBuf> {
 
 /// The jar of the job of the cluster plane. `TIDEPOOL_PLANE_JAR` names another one.
 pub fn plane_jar() -> Result<PathBuf> {
-    match std::env::var_os("TIDEPOOL_PLANE_JAR") {
-        Some(path) => Ok(path.into()),
-        None => product_jar("plane"),
+    /// Built once a run: measurements start the job many times.
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(path) = std::env::var_os("TIDEPOOL_PLANE_JAR") {
+        return Ok(path.into());
     }
+    if let Some(path) = BUILT.get() {
+        return Ok(path.clone());
+    }
+    let path = product_jar("plane")?;
+    Ok(BUILT.get_or_init(|| path).clone())
 }
 
 /// Builds `java/NAME`.

@@ -145,7 +145,10 @@ fn panel(gain: f64, how: &str, course: &Course) -> Panel {
 
 #[cfg(test)]
 mod tests {
-    use super::course;
+    use tidepool_report::chart::{Arrangement, Picture};
+    use tidepool_report::legible;
+
+    use super::{course, panel};
     use crate::bench::control::recording::{Recording, Sample};
 
     fn of(capacities: &[u64]) -> super::Course {
@@ -166,5 +169,13 @@ mod tests {
         let restless = of(&[200, 200, 0, 200, 0, 200, 0]);
         assert_eq!(restless.settled_s, None);
         assert!(restless.swing > 1.0);
+    }
+
+    #[test]
+    fn the_picture_can_be_read() {
+        let course = of(&[200 << 30, 200 << 30, 80 << 30, 100 << 30, 100 << 30, 100 << 30]);
+        let panels = [0.1, 2.5].map(|gain| panel(gain, "each sample sent at once", &course));
+        let picture = Picture::of(&panels, Arrangement::Beside);
+        assert_eq!(legible::faults(&picture.wide), Vec::<String>::new());
     }
 }
