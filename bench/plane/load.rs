@@ -28,8 +28,6 @@ const REST_BYTES: u64 = 40 * GIB;
 const SPAN_BYTES: u64 = 44 * GIB;
 /// What moves all the time, and is less than an agent sends a message for.
 const NOISE_BYTES: u64 = 40 << 20;
-/// As the agent has it where memory moves.
-const BATCH_MIN: usize = 3;
 /// Samples whose times are kept for an answer.
 const KEPT: usize = 512;
 const LONGEST_US: u64 = 60_000_000;
@@ -225,9 +223,7 @@ impl Sender {
             let sample = self.sample(number, began.elapsed().as_secs_f64() + part * 60.0);
             waiting.push(sample);
             taken.push(Instant::now());
-            let least = BATCH_MIN.min(self.options.batch);
-            let moves = waiting.len() >= least && sample.differs(&last);
-            if moves || waiting.len() >= self.options.batch {
+            if waiting.len() >= sample.movement(&last).samples(self.options.batch) {
                 self.remember(&waiting, &taken);
                 connection.produce(SAMPLES, partition, &self.node, writer.message(&waiting))?;
                 self.figures.count(&self.figures.messages, 1);

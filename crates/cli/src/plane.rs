@@ -61,7 +61,7 @@ pub struct AgentArguments {
     #[arg(long, value_name = "MS", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u64).range(10..=60_000))]
     pub interval_ms: u64,
-    /// Samples in one message at most, while memory does not move; where it does, three
+    /// Samples in one message at most; three where memory moves, one where it jumps
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=64))]
     pub batch: u64,

@@ -18,7 +18,7 @@ use crate::node::Node;
 
 /// Longest wait for a file that is to get a second name.
 const NAME_PATIENCE: Duration = Duration::from_millis(200);
-/// Files of which that is done at a time: a thread waits for each. Others get their name at once.
+/// Files of which that is done at a time: a thread waits for each. Others wait to the end.
 const BRINGING_MAX: usize = 64;
 
 impl Node {
@@ -66,8 +66,9 @@ impl Node {
             Found::Stub(mark) => is_there(&mark),
             _ => false,
         };
-        match cluster.node().filter(|_| may_go_on) {
-            Some(node) => brought_soon(node, descriptor, user_id),
+        let node = cluster.node().filter(|_| may_go_on);
+        match node.and_then(|node| Some((node, Bringing::begin()?))) {
+            Some((node, turn)) => brought_soon(node, turn, descriptor, user_id),
             // A second name would keep others from putting their copies in its place.
             None => self.flush(descriptor, user_id).map(drop),
         }
@@ -91,26 +92,37 @@ impl Node {
     }
 }
 
+/// One of those that are brought to the PFS by a thread of their own.
+struct Bringing;
+
+static BRINGING: AtomicUsize = AtomicUsize::new(0);
+
+impl Bringing {
+    /// `None` where there are too many.
+    fn begin() -> Option<Self> {
+        let before = BRINGING.fetch_add(1, Ordering::Relaxed);
+        let turn = Bringing;
+        (before < BRINGING_MAX).then_some(turn)
+    }
+}
+
+impl Drop for Bringing {
+    fn drop(&mut self) {
+        BRINGING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Has a file brought to the PFS by a thread of its own, and waits for a moment.
-fn brought_soon(node: Arc<Node>, descriptor: OwnedFd, user_id: u32) -> Result<()> {
-    static BRINGING: AtomicUsize = AtomicUsize::new(0);
-    /// Counts itself out, also after a panic.
-    struct Bringing;
-    impl Drop for Bringing {
-        fn drop(&mut self) {
-            BRINGING.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-    let before = BRINGING.fetch_add(1, Ordering::Relaxed);
-    let counted = Bringing;
-    if before >= BRINGING_MAX {
-        return Ok(());
-    }
+fn brought_soon(node: Arc<Node>, turn: Bringing, descriptor: OwnedFd, user_id: u32) -> Result<()> {
     let (done, brought) = mpsc::channel();
     let bring = move || {
-        let _counted = counted;
+        let _turn = turn;
+        let flushed = node.flush(descriptor, user_id).map(drop);
+        if let Err(error) = &flushed {
+            tracing::warn!(%error, "a file that gets a second name is not on the PFS yet");
+        }
         // Whoever asked may be gone by now.
-        let _ = done.send(node.flush(descriptor, user_id).map(drop));
+        let _ = done.send(flushed);
     };
     let thread = std::thread::Builder::new().name("second-name".into()).spawn(bring);
     thread.map_err(|error| Error::pfs("bringing a file to the PFS", error))?;

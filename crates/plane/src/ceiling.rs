@@ -7,6 +7,8 @@ use tidepool_proto::control::CEILING_LEASE_MS_MAX;
 
 /// The form of ceilings that is understood.
 const FORM: u64 = 1;
+/// Shortest lease: a store that shrinks and grows with each message serves nobody.
+const LEASE_MS_MIN: u64 = 1000;
 /// Longest message that is looked at.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Longest name of a run of the job, and of a policy.
@@ -161,7 +163,7 @@ pub fn read(message: &[u8], own: &Own<'_>) -> Result<Ceiling, Refusal> {
     if message.node != own.node {
         return Err(Refusal::Node);
     }
-    if !(1..=CEILING_LEASE_MS_MAX).contains(&message.lease_ms) {
+    if !(LEASE_MS_MIN..=CEILING_LEASE_MS_MAX).contains(&message.lease_ms) {
         return Err(Refusal::Lease);
     }
     if !answers(&message, own.samples.as_ref()) {
@@ -275,7 +277,7 @@ mod tests {
     #[test]
     fn leases_end() {
         let year_ms = 365 * 24 * 3_600_000_u64;
-        for lease_ms in [0, CEILING_LEASE_MS_MAX + 1, year_ms, u64::MAX] {
+        for lease_ms in [0, LEASE_MS_MIN - 1, CEILING_LEASE_MS_MAX + 1, year_ms, u64::MAX] {
             assert_eq!(refusal("lease_ms", json!(lease_ms)), Some(Refusal::Lease));
         }
         assert_eq!(refusal("lease_ms", json!(CEILING_LEASE_MS_MAX)), None);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tidepool_control::actuator::OWN_STORE;
+use tidepool_proto::ErrorKind;
 use tidepool_proto::control::CeilingLease;
 
 use crate::ceiling::{self, Ceiling, Own, OwnSamples, Refusal};
@@ -194,6 +195,10 @@ impl Ceilings<'_> {
             Err(error) => {
                 state.ceilings.failed += 1;
                 state.node_link.broke(&error.to_string());
+                // The node goes on with it.
+                if error.kind() == ErrorKind::TimedOut {
+                    state.follow.take(ceiling, Instant::now());
+                }
             }
         }
     }

@@ -13,6 +13,33 @@ const FORM: u64 = 1;
 
 /// Memory that moved by less than this part of all is as it was.
 const MOVED_SHARE: u64 = 1024;
+/// Memory that moved by more than this part of all is news.
+const JUMPED_SHARE: u64 = 400;
+/// Samples in a message where memory moves: Kafka's cost goes by the message.
+const MOVING_BATCH: usize = 3;
+
+/// How much moved from one sample to a later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Movement {
+    /// Nothing that matters to anybody.
+    Rests,
+    /// The store, or more of the memory than programs take and give all the time.
+    Moves,
+    /// So much memory that whoever decides should know at once: what waits in a message is decided
+    /// on a view of the store that is old.
+    Jumps,
+}
+
+impl Movement {
+    /// Samples that wait for a message, of which no more than `batch` are in one.
+    pub fn samples(self, batch: usize) -> usize {
+        match self {
+            Movement::Rests => batch,
+            Movement::Moves => MOVING_BATCH.min(batch),
+            Movement::Jumps => 1,
+        }
+    }
+}
 
 /// What one sample says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,9 +62,8 @@ impl Sample {
         used_bytes.saturating_sub(self.store.map_or(0, |store| store.resident_bytes))
     }
 
-    /// Whether it says something else than an earlier one, as far as it matters to anybody: the
-    /// store, or more of the memory than programs take and give all the time.
-    pub fn differs(&self, earlier: &Sample) -> bool {
+    /// How much moved since an earlier one.
+    pub fn movement(&self, earlier: &Sample) -> Movement {
         let sizes = |sample: &Sample| {
             sample
                 .store
@@ -45,7 +71,12 @@ impl Sample {
         };
         let available = |sample: &Sample| sample.memory.available_bytes.unwrap_or(0);
         let moved_bytes = available(self).abs_diff(available(earlier));
-        moved_bytes > self.memory.total_bytes / MOVED_SHARE || sizes(self) != sizes(earlier)
+        let is_beyond = |share| moved_bytes > self.memory.total_bytes / share;
+        match is_beyond(MOVED_SHARE) || sizes(self) != sizes(earlier) {
+            _ if is_beyond(JUMPED_SHARE) => Movement::Jumps,
+            true => Movement::Moves,
+            false => Movement::Rests,
+        }
     }
 }
 
@@ -139,16 +170,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_differ_where_memory_or_the_store_moved() {
+    fn a_sample_waits_the_less_the_more_moved() {
         let memory = MachineMemory { total_bytes: 102_400, available_bytes: Some(5000) };
         let store = Some(ObservedState { capacity_bytes: 9, ..ObservedState::default() });
         let sample = Sample { memory, store, ..Sample::default() };
-        assert!(!Sample { number: 8, at_ms: 9, ..sample }.differs(&sample));
-        let with = |available| MachineMemory { available_bytes: Some(available), ..memory };
-        assert!(!Sample { memory: with(5100), ..sample }.differs(&sample));
-        assert!(Sample { memory: with(5101), ..sample }.differs(&sample));
-        assert!(Sample { memory: with(4899), ..sample }.differs(&sample));
-        assert!(Sample { store: None, ..sample }.differs(&sample));
+        let moved = |other: Sample| other.movement(&sample);
+        let to = |available| {
+            let memory = MachineMemory { available_bytes: Some(available), ..memory };
+            moved(Sample { memory, ..sample })
+        };
+        assert_eq!(moved(Sample { number: 8, at_ms: 9, ..sample }), Movement::Rests);
+        assert_eq!([5100, 5101, 4899].map(to), {
+            use Movement::{Moves, Rests};
+            [Rests, Moves, Moves]
+        });
+        assert_eq!([5256, 5257, 4743].map(to), {
+            use Movement::{Jumps, Moves};
+            [Moves, Jumps, Jumps]
+        });
+        assert_eq!(moved(Sample { store: None, ..sample }), Movement::Moves);
+        let waiting = [Movement::Rests, Movement::Moves, Movement::Jumps];
+        assert_eq!(waiting.map(|it| it.samples(10)), [10, 3, 1]);
+        assert_eq!(waiting.map(|it| it.samples(2)), [2, 2, 1]);
     }
 
     #[test]

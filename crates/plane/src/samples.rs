@@ -20,8 +20,6 @@ const MILLISECOND_NS: u64 = 1_000_000;
 /// Longest wait, so that an end is seen.
 const WAIT_NS: u64 = 500 * MILLISECOND_NS;
 
-/// Samples in a message at least, however much moves: Kafka's cost goes by the message.
-const BATCH_MIN: usize = 3;
 /// Readings between two looks at whether the node is still there: its page alone does not tell.
 const LOOK_EVERY: u64 = 10;
 
@@ -125,9 +123,8 @@ impl<'a> Samples<'a> {
         self.number += 1;
         let sample = Sample { number: self.number, ..lowest };
         self.waiting.push(sample);
-        let least = BATCH_MIN.min(self.rhythm.batch);
-        let moves = self.waiting.len() >= least && sample.differs(&self.last_sent);
-        if moves || self.waiting.len() >= self.rhythm.batch {
+        let movement = sample.movement(&self.last_sent);
+        if self.waiting.len() >= movement.samples(self.rhythm.batch) {
             self.send(producer);
             self.last_sent = sample;
         }

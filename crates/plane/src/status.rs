@@ -63,18 +63,22 @@ impl StatusSocket {
 
     /// Answers who asks within `timeout`, and returns after that.
     pub fn serve(&self, timeout: Duration, shared: &Shared) {
-        let timeout = Timespec {
+        let until = Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
         };
         let mut asked = [PollFd::new(&self.listener, PollFlags::IN)];
         // A signal ends the wait; whoever called looks what it was.
-        if !poll(&mut asked, Some(&timeout)).is_ok_and(|asked| asked > 0) {
+        if !poll(&mut asked, Some(&until)).is_ok_and(|asked| asked > 0) {
             return;
         }
         for _ in 0..ANSWERS_MAX {
-            let Ok((stream, _)) = self.listener.accept() else { return };
-            answer(stream, shared);
+            match self.listener.accept() {
+                Ok((stream, _)) => answer(stream, shared),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                // As without a descriptor to spare: whoever asks is still there at once.
+                Err(_) => return std::thread::sleep(timeout),
+            }
         }
     }
 }

@@ -197,7 +197,7 @@ fn path_rows(rounds: &[Times]) -> Result<Vec<Row>> {
     }
     rows[0].notes.extend([
         format!(
-            "{} ceilings that changed, three samples in a message while memory moves",
+            "{} ceilings that changed, with the samples in a message that the agent has by itself",
             counts.join(", ")
         ),
         format!("until the job decided: {}", words(|times| &times.decided)),

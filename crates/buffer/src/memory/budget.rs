@@ -148,9 +148,12 @@ impl Room {
         self.budget.spare.take(length)
     }
 
-    /// Keeps the buffer of a value that is gone.
+    /// Keeps the buffer of a value that goes, unless there is less memory by now.
     pub(super) fn reuse(&self, buffer: Vec<u8>) {
-        self.budget.spare.give(buffer);
+        let usage = self.budget.usage();
+        if usage.used_bytes <= usage.capacity_bytes {
+            self.budget.spare.give(buffer);
+        }
     }
 }
 

@@ -19,6 +19,8 @@ use super::shared_page::Page;
 
 /// Time for an answer that waits for nothing.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same where the store evicts first.
+const LEASE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// What a store is seen to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,6 +110,6 @@ impl ObservedStore {
             // The page that is there is of a node that is gone.
             self.find()?;
         }
-        self.client.lease_ceiling(request, ANSWER_TIMEOUT)
+        self.client.lease_ceiling(request, LEASE_TIMEOUT)
     }
 }

@@ -73,9 +73,12 @@ impl State {
     /// Tells the controller of the most and of the guaranteed part, which is never more. Returns
     /// the most.
     pub(super) fn keep_bounds(&self, page: &ControlPage) -> u64 {
-        // A store without a guaranteed part keeps a block: no ceiling makes it none at all.
+        // A store without a guaranteed part keeps a block: no ceiling makes it none at all. What is
+        // pinned cannot go, and would only keep the rest out.
         let block_bytes = page.block_bytes.load(Ordering::Relaxed);
-        let most = self.ceiling.in_force_bytes(self.memory_min_bytes.max(block_bytes));
+        let held_bytes = page.held_bytes.load(Ordering::Relaxed);
+        let least = self.memory_min_bytes.max(block_bytes).max(held_bytes);
+        let most = self.ceiling.in_force_bytes(least);
         page.capacity_configured_bytes.store(self.ceiling.configured_bytes(), Ordering::Relaxed);
         page.capacity_max_bytes.store(most, Ordering::Relaxed);
         page.capacity_min_bytes.store(self.memory_min_bytes.min(most), Ordering::Relaxed);

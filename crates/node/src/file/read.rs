@@ -156,7 +156,7 @@ impl Handle {
             sink(&[]);
             return Ok(ReadOutcome::default());
         }
-        if let Some(outcome) = self.read_packed(cached, offset, length, sink)? {
+        if let Some(outcome) = self.read_packed((cached, cuts), offset, length, sink)? {
             return Ok(outcome);
         }
         self.plan_ahead(cached, offset, length);
@@ -175,6 +175,9 @@ impl Handle {
         }
         let mut bytes = vec![0; length];
         self.read_checked(cached, offset, &mut bytes)?;
+        if cached.cuts() != cuts {
+            return Err(self.changed());
+        }
         sink(&[IoSlice::new(&bytes)]);
         let levels = BytesByLevel::of(Level::Pfs, length as u64);
         Ok(ReadOutcome { bytes: length, levels })
@@ -343,7 +346,7 @@ impl Handle {
     /// Small files: from their pack, read whole and packed at the first miss.
     fn read_packed(
         &self,
-        cached: &Arc<CachedVersion>,
+        (cached, cuts): (&Arc<CachedVersion>, u64),
         offset: u64,
         length: usize,
         sink: &mut Sink<'_>,
@@ -356,10 +359,15 @@ impl Handle {
         let range = offset as usize..offset as usize + length;
         let version = cached.version();
         if !cached.is_racy() {
+            // A writer may have made it shorter since its length was asked for.
             let found = self.core.store.read_small(version.id, &version, |bytes| {
-                sink(&[IoSlice::new(&bytes[range.clone()])]);
+                let part = bytes.get(range.clone());
+                part.map(|part| sink(&[IoSlice::new(part)])).is_some()
             });
-            if found.is_some() {
+            if let Some(is_long_enough) = found {
+                if !is_long_enough {
+                    return Err(self.changed());
+                }
                 let levels = BytesByLevel::of(Level::Store, length as u64);
                 return Ok(Some(ReadOutcome { bytes: length, levels }));
             }
@@ -372,6 +380,9 @@ impl Handle {
         let clean =
             cached.admit && self.is_worth_keeping() && self.lower.write_back(0, size).is_ok();
         self.read_checked(cached, 0, &mut bytes)?;
+        if cached.cuts() != cuts || bytes.len() < range.end {
+            return Err(self.changed());
+        }
         let trusted = clean && !cached.is_racy() && !cached.is_invalidated();
         if trusted && self.is_worth_keeping() && self.file.inner.lock().writers == 0 {
             let owner = cached.owner;
@@ -401,7 +412,8 @@ impl Handle {
         }
         let size = cached.size();
         if size <= self.core.config.small_file_bytes_max && cached.segment().is_none() {
-            return self.read_packed(&cached, 0, size as usize, &mut |_| ()).map(|_| ());
+            let cuts = cached.cuts();
+            return self.read_packed((&cached, cuts), 0, size as usize, &mut |_| ()).map(|_| ());
         }
         let block_bytes = self.core.block_bytes();
         let end = range.end.min(size);

@@ -3,6 +3,7 @@
 //! in burst buffers.
 
 use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
+use std::time::{Duration, Instant};
 
 use tidepool_pfs::LowerFile;
 use tidepool_proto::config::WriteBackCheck;
@@ -17,6 +18,8 @@ use crate::core::Core;
 const SAMPLE: u64 = 16;
 /// What is read at a time.
 const READ_BYTES: u64 = 1 << 20;
+/// Longest time that a file is compared for while it can neither be read nor written.
+const COMPARE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Pieces of a file that are to be there, in rising order.
 pub struct Check<'a> {
@@ -96,17 +99,20 @@ impl<'a> Check<'a> {
 }
 
 /// The version at which the PFS has the very bytes of `cached`, by reading all of them; `None`
-/// where it has others, or gives none.
+/// where it has others, or gives none, or takes too long.
 pub fn version_with_bytes_of(
     core: &Core,
     cached: &CachedVersion,
     lower: &dyn LowerFile,
 ) -> Option<Version> {
+    let begun = Instant::now();
     let before = lower.version().ok().filter(|before| before.size == cached.size())?;
-    if let Some(segment) = cached.segment() {
-        for block in 0..segment.blocks() {
-            has_bytes_of_block(core, segment, block, lower)?;
-            core.memory_only.steps().moved(cached.id());
+    let segment = cached.segment().filter(|segment| segment.size() == before.size)?;
+    for block in 0..segment.blocks() {
+        has_bytes_of_block(core, segment, block, lower)?;
+        core.memory_only.steps().moved(cached.id());
+        if begun.elapsed() > COMPARE_LIMIT {
+            return None;
         }
     }
     lower.version().ok().filter(|now| now.agrees_with(&before))
