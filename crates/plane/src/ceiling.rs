@@ -25,7 +25,7 @@ pub enum Refusal {
     Cluster,
     /// It is of another node than its key says.
     Node,
-    /// Its lease is none, or too long.
+    /// Its lease is too short, or too long.
     Lease,
     /// It has no ceiling of a store of this node.
     Store,
@@ -77,7 +77,7 @@ impl Refusal {
             Refusal::Form => "it is no ceiling of a form that is understood",
             Refusal::Cluster => "it is of another cluster",
             Refusal::Node => "it is of another node than its key says",
-            Refusal::Lease => "its lease is none, or too long",
+            Refusal::Lease => "its lease is under a second, or too long",
             Refusal::Store => "it has no ceiling of a store of this node",
             Refusal::Range => "its bytes are outside of the limits of the store",
             Refusal::Sample => "it answers no sample of ours, or an old one",
