@@ -221,7 +221,7 @@ impl Sender {
             next += interval;
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
             let sample = self.sample(number, began.elapsed().as_secs_f64() + part * 60.0);
-            waiting.push(sample);
+            waiting.push(sample.clone());
             taken.push(Instant::now());
             if waiting.len() >= sample.movement(&last).samples(self.options.batch) {
                 self.remember(&waiting, &taken);
@@ -262,7 +262,13 @@ impl Sender {
             block_bytes: BLOCK_BYTES,
             ..ObservedState::default()
         };
-        Sample { number, at_ms: wall_clock_ns() / 1_000_000, memory, store: Some(store) }
+        Sample {
+            number,
+            at_ms: wall_clock_ns() / 1_000_000,
+            memory,
+            store: Some(store),
+            ..Sample::default()
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidepool_proto::admin::{AdminReply, AdminRequest};
-use tidepool_proto::control::{CeilingLease, CeilingLeased, Govern, Governed};
+use tidepool_proto::control::{CeilingLease, CeilingLeased, ControlStatus, Govern, Governed};
 use tidepool_proto::trace::Operation;
 use tidepool_proto::wire::{Reply, Request};
 use tidepool_proto::{ChangeBegin, ChangeTimes, Error, ErrorKind, Result};
@@ -236,6 +236,14 @@ impl Client {
     pub fn lease_ceiling(&self, message: CeilingLease, timeout: Duration) -> Result<CeilingLeased> {
         match self.admin_within(AdminRequest::LeaseCeiling(message), timeout)?.0 {
             AdminReply::CeilingLeased(leased) => Ok(leased),
+            reply => Err(unexpected(&reply)),
+        }
+    }
+
+    /// The control of the node's memory as operators see it.
+    pub fn control_status(&self, timeout: Duration) -> Result<ControlStatus> {
+        match self.admin_within(AdminRequest::ControlStatus, timeout)?.0 {
+            AdminReply::Control(status) => Ok(*status),
             reply => Err(unexpected(&reply)),
         }
     }

@@ -153,6 +153,10 @@ pub struct StoreState {
     pub capacity_min_bytes: u64,
     /// Bytes it never goes above.
     pub capacity_max_bytes: u64,
+    /// The same as configured, before limits of groups and leased ceilings; 0 where that is not
+    /// told apart.
+    #[serde(default)]
+    pub capacity_configured_bytes: u64,
     /// Whether that is less than it was configured to be, for the limit of a control group to which
     /// other stores are not charged.
     pub is_limited: bool,

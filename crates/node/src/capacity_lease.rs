@@ -7,6 +7,7 @@
 //! below that.
 
 mod ceilings;
+mod other_stores;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -28,6 +29,7 @@ use tidepool_store::{HeartbeatPage, Store};
 
 use crate::ceiling::Ceiling;
 use crate::lease::Lease;
+use other_stores::OtherCeilings;
 
 /// How often within a lease the watchdog looks whether it ran itself.
 const WATCHES_PER_LEASE: u32 = 4;
@@ -61,6 +63,7 @@ struct Shared {
 struct State {
     lease: Lease,
     ceiling: Ceiling,
+    other_ceilings: OtherCeilings,
     /// Of the controller that attached last.
     heartbeat: Option<HeartbeatPage>,
     /// Settings of the control with their origins, `control` itself included.
@@ -82,6 +85,7 @@ impl CapacityLease {
         let page = store.control_page();
         page.capacity_min_bytes.store(memory_min_bytes, Ordering::Relaxed);
         page.settings_generation.store(1, Ordering::Relaxed);
+        page.ceilings_generation.store(1, Ordering::Relaxed);
         let ceiling = Ceiling::new(page.capacity_configured_bytes.load(Ordering::Relaxed));
         let state = State { entries, memory_min_bytes, ceiling, ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
@@ -174,6 +178,8 @@ impl CapacityLease {
         let generation = page.settings_generation.load(Ordering::Relaxed);
         let is_news = generation != request.settings_generation;
         let settings = is_news.then(|| state.parameters());
+        let (ceilings_generation, ceilings) =
+            state.news_of_ceilings(page, request.ceilings_generation);
         drop(state);
         self.shared.changed.notify_all();
         let freed = match request.capacity_bytes {
@@ -191,6 +197,8 @@ impl CapacityLease {
             guaranteed_bytes: page.guaranteed(),
             settings_generation: generation,
             settings,
+            ceilings_generation,
+            ceilings,
         })
     }
 
@@ -339,6 +347,7 @@ impl CapacityLease {
             guaranteed_bytes: page.guaranteed(),
             ceiling_bytes: state.ceiling.configured_bytes(),
             leased_ceiling: state.leased_ceiling(page, now),
+            other_ceilings: state.other_ceilings.list(now),
             ceiling_leases: state.ceiling.leases,
             ceiling_expirations: state.ceiling.expirations,
             capacity_bytes: load(&page.capacity_bytes),
@@ -449,8 +458,9 @@ fn watch(capacity_lease: &Weak<CapacityLease>, shared: &Shared) {
         state.listen();
         let now = Instant::now();
         let (fell, rose) = (state.lease.expire(now), state.ceiling.expire(now));
-        if !fell && !rose {
-            match (state.lease.until(), state.ceiling.until()) {
+        let others_rose = state.other_ceilings.expire(now);
+        if !fell && !rose && !others_rose {
+            match (state.lease.until(), state.ceilings_until()) {
                 (Some(lease), ceiling) => wait_awake(shared, &mut state, lease, ceiling),
                 (None, Some(ceiling)) => _ = shared.changed.wait_until(&mut state, ceiling),
                 (None, None) => shared.changed.wait(&mut state),
@@ -460,6 +470,9 @@ fn watch(capacity_lease: &Weak<CapacityLease>, shared: &Shared) {
         let Some(capacity_lease) = capacity_lease.upgrade() else { return };
         if rose {
             capacity_lease.end_ceiling(&mut state);
+        }
+        if others_rose {
+            capacity_lease.tell_ceilings();
         }
         if fell {
             capacity_lease.fall_back(&state);

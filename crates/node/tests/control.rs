@@ -9,7 +9,7 @@ use support::{BLOCK, CAPACITY, Fixture};
 use tidepool_proto::admin::{AdminReply, AdminRequest, AdminService};
 use tidepool_proto::control::{
     ALARMS, CEILING_LEASE_MS_MAX, CeilingLease, CeilingLeased, ControlReport, ControlStatus,
-    Govern, Governed, OWN_STORE,
+    ControlledStore, Govern, Governed, OWN_STORE,
 };
 use tidepool_proto::{ErrorKind, MemorySize, Result};
 
@@ -309,6 +309,7 @@ fn senseless_numbers_do_no_harm() {
         lease_ms: u64::MAX,
         capacity_bytes: Some(u64::MAX),
         settings_generation: u64::MAX,
+        ceilings_generation: u64::MAX,
         report: Some(Box::new(ControlReport {
             reason: "\u{1f30a}".repeat(9999),
             alarms: vec!["no such alarm".into(); 9999],
@@ -482,4 +483,46 @@ fn a_store_without_a_guaranteed_part_keeps_a_block() {
     assert_eq!(lease(&fixture, 0, LONG_MS).unwrap().ceiling_bytes, BLOCK);
     let status = control(&fixture);
     assert_eq!((status.capacity_bytes, status.guaranteed_bytes), (BLOCK, 0));
+}
+
+#[test]
+fn ceilings_of_other_stores_are_handed_to_their_controller_until_they_end() {
+    let fixture = full();
+    let lease = |ceiling_bytes, lease_ms| {
+        let store = "cache".to_owned();
+        let request = CeilingLease { store, ceiling_bytes, lease_ms, source: "plane".into() };
+        match fixture.node.admin(AdminRequest::LeaseCeiling(request), None, 0)? {
+            AdminReply::CeilingLeased(leased) => Ok(leased),
+            other => panic!("{other:?}"),
+        }
+    };
+    let kind = |answer: Result<CeilingLeased>| answer.unwrap_err().kind();
+    assert_eq!(kind(lease(5, LONG_MS)), ErrorKind::InvalidInput, "nobody governs it");
+    let fence = attach(&fixture, 7).unwrap().fence;
+    let cache = ControlledStore {
+        name: "cache".into(),
+        capacity_min_bytes: 10,
+        capacity_configured_bytes: 100,
+        capacity_bytes: 80,
+        ..ControlledStore::default()
+    };
+    let report = ControlReport { stores: vec![cache], ..ControlReport::default() };
+    let say = Govern { fence, process_id: 7, ..Govern::default() };
+    let known = govern(&fixture, Govern { report: Some(Box::new(report)), ..say.clone() }).unwrap();
+    assert_eq!(known.ceilings, Some(vec![]), "none is leased");
+    let ask = Govern { ceilings_generation: known.ceilings_generation, ..say.clone() };
+    assert_eq!(govern(&fixture, ask.clone()).unwrap().ceilings, None, "no news");
+    let leased = lease(40, LONG_MS).unwrap();
+    assert_eq!((leased.ceiling_bytes, leased.capacity_bytes), (40, 80));
+    assert_eq!(lease(5, LONG_MS).unwrap().ceiling_bytes, 10, "the guaranteed part stays");
+    let news = govern(&fixture, ask.clone()).unwrap();
+    let ceilings = news.ceilings.unwrap();
+    assert_eq!((ceilings.len(), ceilings[0].ceiling_bytes), (1, 5));
+    assert!(ceilings[0].lease_ms <= LONG_MS);
+    assert_eq!(control(&fixture).other_ceilings[0].store, "cache");
+    assert_eq!(control(&fixture).leased_ceiling, None, "ours is as it was");
+    lease(5, SHORT_MS).unwrap();
+    wait_for(&fixture, "its end", |status| status.other_ceilings.is_empty());
+    let after = Govern { ceilings_generation: news.ceilings_generation, ..say };
+    assert_eq!(govern(&fixture, after).unwrap().ceilings, Some(vec![]), "the end is news");
 }

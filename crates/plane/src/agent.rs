@@ -1,5 +1,5 @@
-//! `tidepool plane agent`: puts the parts of an agent together. Two threads, that of samples and
-//! that of ceilings, beside those of Kafka's client.
+//! `tidepool plane agent`: puts the parts of an agent together. Three threads, those of samples, of
+//! ceilings and of other stores, beside those of Kafka's client.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -56,13 +56,17 @@ fn run(
 ) -> Result<()> {
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("ceilings".into()).stack_size(STACK_BYTES);
-        builder.spawn_scoped(scope, || ceilings.run(ending)).map_err(|error| {
-            Error::new(ErrorKind::LimitReached, "starting the agent", "no thread").caused_by(error)
-        })?;
+        builder.spawn_scoped(scope, || ceilings.run(ending)).map_err(no_thread)?;
+        let builder = std::thread::Builder::new().name("stores".into()).stack_size(STACK_BYTES);
+        builder.spawn_scoped(scope, || ceilings.shared.watch_others(ending)).map_err(no_thread)?;
         samples.run(status, ending);
         ending.store(true, Ordering::Relaxed);
         Ok(())
     })
+}
+
+fn no_thread(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::LimitReached, "starting the agent", "no thread").caused_by(error)
 }
 
 fn rhythm(arguments: &AgentArguments) -> Rhythm {

@@ -4,6 +4,9 @@
 use serde::Deserialize;
 use tidepool_control::actuator::{OWN_STORE, ObservedState};
 use tidepool_proto::control::CEILING_LEASE_MS_MAX;
+use tidepool_proto::plane::StoreCeiling;
+
+use crate::others::OtherStore;
 
 /// The form of ceilings that is understood.
 const FORM: u64 = 1;
@@ -98,6 +101,8 @@ pub struct Own<'a> {
     pub samples: Option<OwnSamples<'a>>,
     /// Its store.
     pub store: ObservedState,
+    /// Other stores under control on it.
+    pub others: &'a [OtherStore],
 }
 
 /// Samples that this agent sent.
@@ -118,8 +123,8 @@ pub struct Ceiling {
     pub plane: String,
     /// Rises within the run.
     pub number: u64,
-    /// Most bytes of the store.
-    pub ceiling_bytes: u64,
+    /// Most bytes of each store of the node that it names.
+    pub stores: Vec<StoreCeiling>,
     /// How long it holds.
     pub lease_ms: u64,
     /// Policy that decided.
@@ -139,12 +144,6 @@ struct Message {
     lease_ms: u64,
     policy: String,
     stores: Vec<StoreCeiling>,
-}
-
-#[derive(Deserialize)]
-struct StoreCeiling {
-    name: String,
-    ceiling_bytes: u64,
 }
 
 /// Reads a message with the key of this node.
@@ -169,19 +168,36 @@ pub fn read(message: &[u8], own: &Own<'_>) -> Result<Ceiling, Refusal> {
     if !answers(&message, own.samples.as_ref()) {
         return Err(Refusal::Sample);
     }
-    let mut ours = message.stores.iter().filter(|store| store.name == OWN_STORE);
-    // Of two that say something else neither can be meant.
-    let (Some(store), None) = (ours.next(), ours.next()) else { return Err(Refusal::Store) };
-    if !(own.store.min_bytes..=own.store.max_bytes).contains(&store.ceiling_bytes) {
-        return Err(Refusal::Range);
-    }
     Ok(Ceiling {
-        ceiling_bytes: store.ceiling_bytes,
+        stores: ours(message.stores, own)?,
         plane: message.plane,
         number: message.number,
         lease_ms: message.lease_ms,
         policy: message.policy,
     })
+}
+
+/// Of the ceilings those of stores of this node: its own, and others under control that it names.
+fn ours(mut stores: Vec<StoreCeiling>, own: &Own<'_>) -> Result<Vec<StoreCeiling>, Refusal> {
+    let state = |name: &str| match name {
+        OWN_STORE => Some(own.store),
+        _ => own.others.iter().find(|other| other.name == name).map(|other| other.state),
+    };
+    stores.retain(|store| state(&store.name).is_some());
+    stores.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    // Of two that say something else neither can be meant.
+    let is_twice = stores.windows(2).any(|pair| pair[0].name == pair[1].name);
+    if is_twice || !stores.iter().any(|store| store.name == OWN_STORE) {
+        return Err(Refusal::Store);
+    }
+    let is_within = |store: &StoreCeiling| {
+        state(&store.name)
+            .is_some_and(|it| (it.min_bytes..=it.max_bytes).contains(&store.ceiling_bytes))
+    };
+    if !stores.iter().all(is_within) {
+        return Err(Refusal::Range);
+    }
+    Ok(stores)
 }
 
 /// Whether it answers a sample that this agent sent, less than its lease ago by the agent's own
@@ -205,7 +221,11 @@ mod tests {
         let samples = OwnSamples { start: "s", last_number: 100, step_ms: 100 };
         let store =
             ObservedState { min_bytes: 8 * MIB, max_bytes: 64 * MIB, ..ObservedState::default() };
-        Own { cluster: "c", node: "n", samples: Some(samples), store }
+        Own { cluster: "c", node: "n", samples: Some(samples), store, others: &[] }
+    }
+
+    fn of(name: &str, ceiling_bytes: u64) -> StoreCeiling {
+        StoreCeiling { name: name.into(), ceiling_bytes }
     }
 
     /// As the job sends it.
@@ -241,7 +261,7 @@ mod tests {
         let expected = Ceiling {
             plane: "p".into(),
             number: 7,
-            ceiling_bytes: 32 * MIB,
+            stores: vec![of(OWN_STORE, 32 * MIB)],
             lease_ms: 5000,
             policy: "dynims".into(),
         };
@@ -258,6 +278,31 @@ mod tests {
         for wrong in [json!(-1), json!("9"), json!(1e30), json!(3.5e7), json!(null), json!([])] {
             assert_eq!(bytes(wrong.clone()), Some(Refusal::Form), "{wrong}");
         }
+    }
+
+    #[test]
+    fn ceilings_of_other_stores_under_control_are_taken_within_their_limits() {
+        let state =
+            ObservedState { min_bytes: MIB, max_bytes: 9 * MIB, ..ObservedState::default() };
+        let others = [OtherStore { name: "other".into(), state, page_cache_bytes: 0 }];
+        let own = Own { others: &others, ..own() };
+        let read = |ceiling_bytes: u64| {
+            let stores = json!([
+                {"name": "tidepool", "ceiling_bytes": 32 * MIB},
+                {"name": "other", "ceiling_bytes": ceiling_bytes},
+            ]);
+            super::read(&with("stores", stores), &own).map(|ceiling| ceiling.stores)
+        };
+        assert_eq!(read(5 * MIB), Ok(vec![of("other", 5 * MIB), of(OWN_STORE, 32 * MIB)]));
+        for outside in [0, MIB - 1, 9 * MIB + 1] {
+            assert_eq!(read(outside), Err(Refusal::Range), "{outside}");
+        }
+        let one = json!([{"name": "other", "ceiling_bytes": MIB}]);
+        assert_eq!(
+            super::read(&with("stores", one), &own),
+            Err(Refusal::Store),
+            "and none of ours"
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tidepool_control::actuator::OWN_STORE;
 use tidepool_proto::ErrorKind;
 use tidepool_proto::control::CeilingLease;
+use tidepool_proto::plane::StoreCeiling;
 
 use crate::ceiling::{self, Ceiling, Own, OwnSamples, Refusal};
 use crate::consumer::{Came, PartitionReader, partition_of};
@@ -160,7 +161,9 @@ impl Ceilings<'_> {
             last_number,
             step_ms: origin.step_ms,
         });
-        let own = Own { cluster: &origin.cluster, node: &origin.node, samples, store };
+        let (cluster, node) = (&origin.cluster, &origin.node);
+        let others = self.shared.others.last();
+        let own = Own { cluster, node, samples, store, others: &others };
         let checked = ceiling::read(message, &own).and_then(|ceiling| self.check(ceiling));
         match checked {
             Ok(ceiling) => self.lease(ceiling),
@@ -173,17 +176,26 @@ impl Ceilings<'_> {
         Ok(ceiling)
     }
 
+    /// Leases the ceilings of all stores. Tidepool's own is the one that tells of the node.
     fn lease(&self, ceiling: Ceiling) {
         let shown: String = ceiling.plane.chars().take(PLANE_CHARS_SHOWN).collect();
-        let leased = self.shared.store.lease_ceiling(CeilingLease {
-            store: OWN_STORE.to_owned(),
-            ceiling_bytes: ceiling.ceiling_bytes,
-            lease_ms: ceiling.lease_ms,
-            source: format!("plane {shown}"),
-        });
+        let lease = |store: &StoreCeiling| {
+            self.shared.store.lease_ceiling(CeilingLease {
+                store: store.name.clone(),
+                ceiling_bytes: store.ceiling_bytes,
+                lease_ms: ceiling.lease_ms,
+                source: format!("plane {shown}"),
+            })
+        };
+        let (own, others): (Vec<_>, Vec<_>) =
+            ceiling.stores.iter().partition(|store| store.name == OWN_STORE);
+        // Others first: what their controller has to do goes on while our store evicts.
+        let failed = others.into_iter().filter(|store| lease(store).is_err()).count();
+        let leased = own.into_iter().map(lease).next();
         let mut state = self.shared.state();
+        state.ceilings.failed += failed as u64;
         match leased {
-            Ok(leased) => {
+            Some(Ok(leased)) => {
                 if state.follow.followed().is_none() {
                     say(&format!("ceilings come, of the run {}", ceiling.plane));
                 }
@@ -192,7 +204,7 @@ impl Ceilings<'_> {
                 state.follow.take(ceiling, Instant::now());
                 state.node_link.works();
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 state.ceilings.failed += 1;
                 state.node_link.broke(&error.to_string());
                 // The node goes on with it.
@@ -200,6 +212,7 @@ impl Ceilings<'_> {
                     state.follow.take(ceiling, Instant::now());
                 }
             }
+            None => {}
         }
     }
 }

@@ -72,7 +72,7 @@ mod tests {
 
     fn ceiling(plane: &str, number: u64) -> Ceiling {
         let (plane, policy) = (plane.to_owned(), String::new());
-        Ceiling { plane, number, ceiling_bytes: 1, lease_ms: LEASE_MS, policy }
+        Ceiling { plane, number, stores: Vec::new(), lease_ms: LEASE_MS, policy }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod consumer;
 mod follow;
 mod kafka;
 pub mod meminfo;
+pub mod others;
 pub mod partition;
 mod properties;
 pub mod sample;

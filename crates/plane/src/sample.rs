@@ -7,6 +7,7 @@ use tidepool_control::actuator::OWN_STORE;
 pub use tidepool_control::actuator::ObservedState;
 
 use crate::meminfo::MachineMemory;
+use crate::others::{OtherStore, Others};
 
 /// The form of samples.
 const FORM: u64 = 1;
@@ -42,7 +43,7 @@ impl Movement {
 }
 
 /// What one sample says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Rises within a start of the agent.
     pub number: u64,
@@ -52,6 +53,8 @@ pub struct Sample {
     pub memory: MachineMemory,
     /// The store; `None` while the node is away.
     pub store: Option<ObservedState>,
+    /// Other stores under control.
+    pub others: Others,
 }
 
 impl Sample {
@@ -59,7 +62,9 @@ impl Sample {
     fn demand_bytes(&self) -> u64 {
         let MachineMemory { total_bytes, available_bytes } = self.memory;
         let used_bytes = available_bytes.map_or(0, |available| total_bytes - available);
-        used_bytes.saturating_sub(self.store.map_or(0, |store| store.resident_bytes))
+        let others = self.others.iter().map(OtherStore::occupied_bytes);
+        let own_bytes = self.store.map_or(0, |store| store.resident_bytes);
+        others.fold(used_bytes.saturating_sub(own_bytes), u64::saturating_sub)
     }
 
     /// How much moved since an earlier one.
@@ -72,7 +77,8 @@ impl Sample {
         let available = |sample: &Sample| sample.memory.available_bytes.unwrap_or(0);
         let moved_bytes = available(self).abs_diff(available(earlier));
         let is_beyond = |share| moved_bytes > self.memory.total_bytes / share;
-        match is_beyond(MOVED_SHARE) || sizes(self) != sizes(earlier) {
+        let are_stores_as_before = sizes(self) == sizes(earlier) && self.others == earlier.others;
+        match is_beyond(MOVED_SHARE) || !are_stores_as_before {
             _ if is_beyond(JUMPED_SHARE) => Movement::Jumps,
             true => Movement::Moves,
             false => Movement::Rests,
@@ -136,7 +142,7 @@ impl SampleWriter {
 
 /// Writes what differs from one sample to the next.
 fn put(out: &mut Vec<u8>, sample: &Sample) -> std::io::Result<()> {
-    let Sample { number, at_ms, memory, store } = sample;
+    let Sample { number, at_ms, memory, store, others } = sample;
     let total_bytes = memory.total_bytes;
     let demand_bytes = sample.demand_bytes();
     write!(
@@ -148,19 +154,30 @@ fn put(out: &mut Vec<u8>, sample: &Sample) -> std::io::Result<()> {
         write!(out, ",\"available_bytes\":{available_bytes}")?;
     }
     out.extend_from_slice(b",\"stores\":[");
+    // A node that is away governs no others.
     if let Some(store) = store {
-        let ObservedState { capacity_bytes, resident_bytes, held_bytes, .. } = store;
-        let ObservedState { min_bytes, max_bytes, block_bytes, .. } = store;
-        write!(
-            out,
-            "{{\"name\":\"{OWN_STORE}\",\"capacity_bytes\":{capacity_bytes},\
-             \"resident_bytes\":{resident_bytes},\"held_bytes\":{held_bytes},\
-             \"min_bytes\":{min_bytes},\"max_bytes\":{max_bytes},\
-             \"block_bytes\":{block_bytes}}}"
-        )?;
+        write!(out, "{{\"name\":\"{OWN_STORE}\"")?;
+        put_store(out, store)?;
+        for other in others.iter() {
+            out.extend_from_slice(b",{\"name\":");
+            serde_json::to_writer(&mut *out, &other.name)?;
+            put_store(out, &other.state)?;
+        }
     }
     out.extend_from_slice(b"]}");
     Ok(())
+}
+
+/// Writes a store behind its name.
+fn put_store(out: &mut Vec<u8>, store: &ObservedState) -> std::io::Result<()> {
+    let ObservedState { capacity_bytes, resident_bytes, held_bytes, .. } = store;
+    let ObservedState { min_bytes, max_bytes, block_bytes, .. } = store;
+    write!(
+        out,
+        ",\"capacity_bytes\":{capacity_bytes},\"resident_bytes\":{resident_bytes},\
+         \"held_bytes\":{held_bytes},\"min_bytes\":{min_bytes},\"max_bytes\":{max_bytes},\
+         \"block_bytes\":{block_bytes}}}"
+    )
 }
 
 #[cfg(test)]
@@ -175,11 +192,12 @@ mod tests {
         let store = Some(ObservedState { capacity_bytes: 9, ..ObservedState::default() });
         let sample = Sample { memory, store, ..Sample::default() };
         let moved = |other: Sample| other.movement(&sample);
+        let sample_with = |memory| Sample { memory, ..sample.clone() };
         let to = |available| {
             let memory = MachineMemory { available_bytes: Some(available), ..memory };
-            moved(Sample { memory, ..sample })
+            moved(sample_with(memory))
         };
-        assert_eq!(moved(Sample { number: 8, at_ms: 9, ..sample }), Movement::Rests);
+        assert_eq!(moved(Sample { number: 8, at_ms: 9, ..sample.clone() }), Movement::Rests);
         assert_eq!([5100, 5101, 4899].map(to), {
             use Movement::{Moves, Rests};
             [Rests, Moves, Moves]
@@ -188,7 +206,7 @@ mod tests {
             use Movement::{Jumps, Moves};
             [Moves, Jumps, Jumps]
         });
-        assert_eq!(moved(Sample { store: None, ..sample }), Movement::Moves);
+        assert_eq!(moved(Sample { store: None, ..sample.clone() }), Movement::Moves);
         let waiting = [Movement::Rests, Movement::Moves, Movement::Jumps];
         assert_eq!(waiting.map(|it| it.samples(10)), [10, 3, 1]);
         assert_eq!(waiting.map(|it| it.samples(2)), [2, 2, 1]);
@@ -213,15 +231,25 @@ mod tests {
             max_bytes: 60,
             block_bytes: 4,
         };
-        let sample = Sample { number: 7, at_ms: 9, memory, store: Some(store) };
+        let name = "cache \"1\"".to_owned();
+        let other = OtherStore { name, state: store, page_cache_bytes: 5 };
+        let sample = Sample {
+            number: 7,
+            at_ms: 9,
+            memory,
+            store: Some(store),
+            others: Others::from([other]),
+        };
         let nothing = MachineMemory { total_bytes: 100, available_bytes: None };
-        let next = Sample { number: 8, store: None, memory: nothing, ..sample };
-        let read: Value = serde_json::from_slice(writer.message(&[sample, next])).unwrap();
+        let next = Sample { number: 8, store: None, memory: nothing, ..sample.clone() };
+        let read: Value = serde_json::from_slice(writer.message(&[sample.clone(), next])).unwrap();
         let expected = serde_json::json!({
             "form": 1, "cluster": "site \"1\"", "node": "n", "rack": "r", "start": "s",
             "interval_ms": 100, "number": 7, "at_ms": 9, "memory_total_bytes": 100,
-            "available_bytes": 40, "demand_bytes": 40,
+            "available_bytes": 40, "demand_bytes": 25,
             "stores": [{"name": "tidepool", "capacity_bytes": 50, "resident_bytes": 20,
+                "held_bytes": 3, "min_bytes": 10, "max_bytes": 60, "block_bytes": 4},
+                {"name": "cache \"1\"", "capacity_bytes": 50, "resident_bytes": 20,
                 "held_bytes": 3, "min_bytes": 10, "max_bytes": 60, "block_bytes": 4}],
         });
         assert_eq!(read[0], expected);

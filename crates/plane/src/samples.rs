@@ -110,9 +110,11 @@ impl<'a> Samples<'a> {
                 true => self.shared.store.state(),
                 false => self.shared.store.last_state(),
             };
-            let sample = Sample { number: 0, at_ms, memory, store };
+            let others = self.shared.others.last();
+            let sample = Sample { number: 0, at_ms, memory, store, others };
             let available = |sample: &Sample| sample.memory.available_bytes;
-            if self.lowest.is_none_or(|lowest| available(&sample) <= available(&lowest)) {
+            let lowest = self.lowest.as_ref();
+            if lowest.is_none_or(|lowest| available(&sample) <= available(lowest)) {
                 self.lowest = Some(sample);
             }
         }
@@ -122,8 +124,8 @@ impl<'a> Samples<'a> {
         let Some(lowest) = self.lowest.take() else { return };
         self.number += 1;
         let sample = Sample { number: self.number, ..lowest };
-        self.waiting.push(sample);
         let movement = sample.movement(&self.last_sent);
+        self.waiting.push(sample.clone());
         if self.waiting.len() >= movement.samples(self.rhythm.batch) {
             self.send(producer);
             self.last_sent = sample;

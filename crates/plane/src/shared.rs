@@ -13,6 +13,7 @@ use tidepool_terminal::output;
 
 use crate::ceiling::Refusal;
 use crate::follow::Follow;
+use crate::others::ObservedOthers;
 use crate::sample::Origin;
 
 /// Time between two lines about ceilings that were refused for the same reason.
@@ -26,6 +27,8 @@ pub struct Shared {
     pub kafka: String,
     /// The store of the node.
     pub store: ObservedStore,
+    /// Other stores under control on the node.
+    pub others: ObservedOthers,
     /// Number of the last sample.
     pub last_number: AtomicU64,
     started: Instant,
@@ -61,7 +64,8 @@ impl Shared {
         state.samples_link.what = "samples do not reach Kafka";
         state.ceilings_link.what = "no ceilings can come from Kafka";
         let state = Mutex::new(state);
-        Shared { origin, kafka, store, last_number, started, state }
+        let others = ObservedOthers::default();
+        Shared { origin, kafka, store, others, last_number, started, state }
     }
 
     /// What changes.
@@ -96,7 +100,7 @@ impl Shared {
             followed: state.follow.followed().map(|followed| FollowedCeiling {
                 plane: followed.ceiling.plane.clone(),
                 number: followed.ceiling.number,
-                ceiling_bytes: followed.ceiling.ceiling_bytes,
+                stores: followed.ceiling.stores.clone(),
                 left_ms: milliseconds(followed.until.saturating_duration_since(now)),
                 policy: followed.ceiling.policy.clone(),
             }),

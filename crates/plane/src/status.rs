@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tidepool_cli::facts::Facts;
-use tidepool_proto::plane::{AgentStatus, FollowedCeiling, Trouble};
+use tidepool_proto::plane::{AgentStatus, FollowedCeiling, StoreCeiling, Trouble};
 use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_terminal::exit::Outcome;
 use tidepool_terminal::output::{self, Colour, coloured, count, duration, size};
@@ -180,7 +180,8 @@ fn ceilings(status: &AgentStatus) -> String {
 }
 
 fn followed(followed: &FollowedCeiling) -> String {
-    let FollowedCeiling { plane, number, ceiling_bytes, left_ms, policy } = followed;
-    let bytes = size(*ceiling_bytes);
+    let FollowedCeiling { plane, number, stores, left_ms, policy } = followed;
+    let of = |store: &StoreCeiling| format!("{} {}", store.name, size(store.ceiling_bytes));
+    let bytes = stores.iter().map(of).collect::<Vec<_>>().join(", ");
     format!("{bytes} for {left_ms} ms more, by {policy}, number {number} of the run {plane}")
 }

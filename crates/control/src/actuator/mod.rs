@@ -3,6 +3,7 @@
 //! A store confirms bytes only when the operating system has them back; what it merely promises
 //! is not counted.
 
+mod leased;
 mod observed;
 mod shared_page;
 mod tidepool;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tidepool_control_policy::StoreState;
 use tidepool_proto::Result;
 
+pub use leased::{LeasedCeilings, LeasedStore};
 pub use observed::{ObservedState, ObservedStore};
 pub use tidepool::TidepoolStore;
 pub use tidepool_proto::control::OWN_STORE;

@@ -12,8 +12,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tidepool_client::{Client, ClientOptions};
 use tidepool_proto::Result;
-use tidepool_proto::control::{CeilingLease, CeilingLeased};
-use tidepool_proto::control_page::ControlPage;
+use tidepool_proto::control::{CeilingLease, CeilingLeased, ControlledStore, OWN_STORE};
+use tidepool_proto::control_page::{ControlPage, LeaseState};
 
 use super::shared_page::Page;
 
@@ -81,6 +81,23 @@ impl ObservedStore {
         })
     }
 
+    /// Other stores that are under control beside it, as the controller saw them last.
+    ///
+    /// # Errors
+    ///
+    /// As the node says, or `TimedOut`.
+    pub fn others(&self) -> Result<Vec<ControlledStore>> {
+        if !self.client.is_connected() {
+            return Ok(Vec::new());
+        }
+        let status = self.client.control_status(ANSWER_TIMEOUT)?;
+        // What a controller saw that is gone is not so any more.
+        let governed = status.lease == LeaseState::Governed.name();
+        let stores = status.report.filter(|_| governed).map(|report| report.stores);
+        let is_other = |store: &ControlledStore| store.name != OWN_STORE && !store.failed;
+        Ok(stores.into_iter().flatten().filter(is_other).collect())
+    }
+
     /// Connects to the node, where it answers.
     ///
     /// # Errors
@@ -100,7 +117,7 @@ impl ObservedStore {
         Ok(())
     }
 
-    /// Leases a ceiling of it. The node carries it out also where its answer does not come in time.
+    /// Leases a ceiling of it, or of another store under control. The node carries it out also where its answer does not come in time.
     ///
     /// # Errors
     ///

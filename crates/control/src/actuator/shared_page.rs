@@ -79,12 +79,14 @@ impl Page<ControlPage> {
         let load = |word: &std::sync::atomic::AtomicU64| word.load(Ordering::Relaxed);
         // No name: this runs at every decision, and a name is an allocation.
         let capacity_max_bytes = load(&words.capacity_max_bytes);
+        let capacity_configured_bytes = load(&words.capacity_configured_bytes);
         StoreState {
             resident_bytes: load(&words.resident_bytes),
             capacity_bytes: load(&words.capacity_bytes),
             capacity_min_bytes: words.guaranteed(),
             capacity_max_bytes,
-            is_leased: capacity_max_bytes < load(&words.capacity_configured_bytes),
+            capacity_configured_bytes,
+            is_leased: capacity_max_bytes < capacity_configured_bytes,
             held_bytes: load(&words.held_bytes),
             memory_only_bytes: load(&words.memory_only_bytes),
             write_back_bytes_per_s: load(&words.write_back_bytes_per_s),

@@ -22,7 +22,7 @@ use tidepool_proto::control_page::{ControlPage, Heartbeat, LeaseState};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::shared_page::Page;
-use super::{Actuator, Resized};
+use super::{Actuator, LeasedCeilings, Resized};
 
 /// Time for an answer that waits for nothing.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,6 +45,7 @@ struct Shared {
     attachment: Mutex<Attachment>,
     /// There is something to say, or the end has come.
     changed: Condvar,
+    ceilings: Arc<LeasedCeilings>,
 }
 
 struct Attachment {
@@ -54,7 +55,8 @@ struct Attachment {
     lease: Duration,
     settings_generation: u64,
     settings: Vec<ControlSetting>,
-    /// Told when settings came that were changed.
+    ceilings_generation: u64,
+    /// Told when settings or ceilings of other stores came that were changed.
     settings_changed: Option<Box<dyn Fn() + Send>>,
     report: Option<Box<ControlReport>>,
     /// A message is wanted now.
@@ -90,6 +92,7 @@ impl TidepoolStore {
             lease: Duration::from_secs(1),
             settings_generation: 0,
             settings: Vec::new(),
+            ceilings_generation: 0,
             settings_changed: None,
             report: None,
             due: false,
@@ -102,6 +105,7 @@ impl TidepoolStore {
             messages: client(),
             attachment: Mutex::new(attachment),
             changed: Condvar::new(),
+            ceilings: Arc::default(),
         });
         shared.exchange()?;
         let theirs = shared.clone();
@@ -123,7 +127,13 @@ impl TidepoolStore {
         (attachment.settings_generation, attachment.settings.clone())
     }
 
-    /// Calls `tell` from now on whenever settings came that were changed. It must not call this.
+    /// The ceilings that are leased of other stores.
+    pub fn ceilings(&self) -> Arc<LeasedCeilings> {
+        Arc::clone(&self.shared.ceilings)
+    }
+
+    /// Calls `tell` from now on whenever settings, or ceilings of other stores, came that were
+    /// changed. It must not call this.
     pub fn on_settings(&self, tell: impl Fn() + Send + 'static) {
         self.shared.attachment.lock().settings_changed = Some(Box::new(tell));
     }
@@ -203,7 +213,7 @@ impl Actuator for TidepoolStore {
         let elapsed = begun.elapsed();
         match answer {
             Ok((governed, _)) => {
-                self.shared.attachment.lock().take_answer(&governed);
+                self.shared.attachment.lock().take_answer(&governed, &self.shared.ceilings);
                 Ok(Resized {
                     freed_bytes: governed.freed_bytes,
                     resident_bytes: governed.resident_bytes,
@@ -226,10 +236,11 @@ impl Actuator for TidepoolStore {
 }
 
 impl Attachment {
-    /// Whether the node has something that only a message brings: settings, or a lease that ran out
-    /// while the controller could not decide.
+    /// Whether the node has something that only a message brings: settings, ceilings of other
+    /// stores, or a lease that ran out while the controller could not decide.
     fn has_news(&self, page: &ControlPage) -> bool {
         page.settings_generation.load(Ordering::Relaxed) != self.settings_generation
+            || page.ceilings_generation.load(Ordering::Relaxed) != self.ceilings_generation
             || page.lease_state() != LeaseState::Governed
     }
 
@@ -239,6 +250,7 @@ impl Attachment {
             fence: self.fence,
             process_id: std::process::id(),
             settings_generation: self.settings_generation,
+            ceilings_generation: self.ceilings_generation,
             ..Govern::default()
         }
     }
@@ -255,15 +267,20 @@ impl Attachment {
         Ok(())
     }
 
-    fn take_answer(&mut self, governed: &Governed) {
+    fn take_answer(&mut self, governed: &Governed, ceilings: &LeasedCeilings) {
         self.fence = governed.fence;
         self.lease = Duration::from_millis(governed.lease_ms.max(1));
         if let Some(settings) = &governed.settings {
             self.settings.clone_from(settings);
             self.settings_generation = governed.settings_generation;
-            if let Some(tell) = &self.settings_changed {
-                tell();
-            }
+        }
+        if let Some(leased) = &governed.ceilings {
+            ceilings.replace(leased, Instant::now());
+            self.ceilings_generation = governed.ceilings_generation;
+        }
+        let is_news = governed.settings.is_some() || governed.ceilings.is_some();
+        if let Some(tell) = self.settings_changed.as_ref().filter(|_| is_news) {
+            tell();
         }
         self.trouble = None;
     }
@@ -281,6 +298,7 @@ impl Shared {
         if !self.messages.is_connected() {
             // A node that was started anew knows nothing of us.
             (attachment.fence, attachment.settings_generation) = (0, 0);
+            attachment.ceilings_generation = 0;
         }
         let report = attachment.report.take();
         let message = Govern { report: report.clone(), ..attachment.message() };
@@ -291,7 +309,7 @@ impl Shared {
             if !descriptors.is_empty() {
                 attachment.take_pages(&descriptors)?;
             }
-            attachment.take_answer(&governed);
+            attachment.take_answer(&governed, &self.ceilings);
             Ok(())
         });
         if let Err(error) = &answered {

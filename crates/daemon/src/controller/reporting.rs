@@ -102,6 +102,12 @@ fn store(state: &tidepool_control_policy::StoreState) -> ControlledStore {
         name: state.name.clone(),
         resident_bytes: state.resident_bytes,
         capacity_bytes: state.capacity_bytes,
+        capacity_min_bytes: state.capacity_min_bytes,
+        capacity_configured_bytes: state.capacity_configured_bytes,
+        capacity_max_bytes: state.capacity_max_bytes,
+        page_cache_bytes: state.page_cache_bytes,
+        held_bytes: state.held_bytes,
+        block_bytes: state.block_bytes,
         failed: state.failed,
     }
 }

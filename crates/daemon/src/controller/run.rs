@@ -6,11 +6,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tidepool_control::actuator::{Actuator, TidepoolStore};
+use tidepool_control::actuator::{Actuator, LeasedStore, TidepoolStore};
 use tidepool_control::sensor::{Roots, Sensors};
 use tidepool_control::{
     Governor, Handle, JournalFile, JournalOptions, LimitsFile, NodeLock, Priority, Record,
@@ -26,6 +26,8 @@ use crate::logging;
 const FIRST_REPORT_AFTER: Duration = Duration::from_millis(100);
 /// How often reports are made then.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// The same while a ceiling of another store is leased: whoever leased it goes by what it holds.
+const REPORT_LEASED_EVERY: Duration = Duration::from_millis(100);
 /// Other stores that are not open by then are governed later: Tidepool's own store must not lose
 /// its lease for them.
 const OPENING_TIME: Duration = Duration::from_millis(300);
@@ -87,7 +89,8 @@ pub fn run(options: &ControllerOptions) -> Result<()> {
         notes.push(format!("other stores keep their limits: {error}"));
     }
     let mut actuators: Vec<Arc<dyn Actuator>> = vec![store.clone()];
-    actuators.extend(others);
+    let below = |it| Arc::new(LeasedStore::new(it, store.ceilings())) as Arc<dyn Actuator>;
+    actuators.extend(others.into_iter().map(below));
     let (generation, text) = store.settings();
     let roots = Roots { store_process: store.node_process_id(), ..Roots::default() };
     let sensors = Box::new(Sensors::open(roots)?);
@@ -152,11 +155,17 @@ fn follow(
     reporter: &mut Reporter,
     mut generation: u64,
 ) {
-    let goes_on =
-        |woken| matches!(woken, Ok(Wake::SettingsChanged) | Err(RecvTimeoutError::Timeout));
     let mut pause = FIRST_REPORT_AFTER;
-    while goes_on(wakes.recv_timeout(pause)) {
-        pause = REPORT_EVERY;
+    loop {
+        let woken = match wakes.recv_timeout(pause) {
+            Ok(Wake::SettingsChanged) => true,
+            Err(RecvTimeoutError::Timeout) => false,
+            Ok(Wake::End) | Err(RecvTimeoutError::Disconnected) => return,
+        };
+        pause = match store.ceilings().is_any(Instant::now()) {
+            true => REPORT_LEASED_EVERY,
+            false => REPORT_EVERY,
+        };
         let (present, text) = store.settings();
         if present != generation {
             generation = present;
@@ -164,6 +173,9 @@ fn follow(
             if let Err(error) = taken {
                 tracing::error!("the settings stay as they are: {error}");
             }
+        } else if woken {
+            // Ceilings of other stores: they hold from the next decision on.
+            handle.wake();
         }
         store.report(reporter.report(&handle.report()));
     }

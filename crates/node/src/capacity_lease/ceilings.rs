@@ -5,22 +5,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tidepool_proto::control::{CeilingLease, CeilingLeased, LeasedCeiling};
+use tidepool_proto::control::{CeilingLease, CeilingLeased, LeasedCeiling, OWN_STORE};
 use tidepool_proto::control_page::{ControlPage, LeaseState};
 use tidepool_proto::{ByteSize, Result};
 
 use super::{CapacityLease, State};
 
 impl CapacityLease {
-    /// Holds the store below a ceiling for the time of its lease. What is beyond it is evicted
-    /// before this returns; growth is up to the controller, where one governs.
+    /// Holds a store below a ceiling for the time of its lease. What Tidepool's own store has beyond
+    /// it is evicted before this returns; growth, and other stores, are up to the controller.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for what [`CeilingLease::check`] refuses, `LimitReached` where there is no
+    /// `InvalidInput` for what [`CeilingLease::check`] refuses and for stores that no controller
+    /// governs, `LimitReached` where there is no
     /// thread to watch over the lease.
     pub fn lease_ceiling(self: &Arc<Self>, request: &CeilingLease) -> Result<CeilingLeased> {
         request.check()?;
+        if request.store != OWN_STORE {
+            return self.lease_other(request);
+        }
         // First: a lease that nobody watches would never run out.
         self.start_watchdog()?;
         let page = self.page();

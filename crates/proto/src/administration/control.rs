@@ -118,6 +118,8 @@ pub struct Govern {
     pub capacity_bytes: Option<u64>,
     /// Generation of the settings that the controller has; 0: none.
     pub settings_generation: u64,
+    /// The same of the ceilings that are leased of other stores.
+    pub ceilings_generation: u64,
     /// What the controller thinks and did, for operators.
     pub report: Option<Box<ControlReport>>,
 }
@@ -146,6 +148,11 @@ pub struct Governed {
     pub settings_generation: u64,
     /// The settings, if their generation is another than the controller's.
     pub settings: Option<Vec<ControlSetting>>,
+    /// Generation of the ceilings that are leased of other stores than Tidepool's own.
+    pub ceilings_generation: u64,
+    /// These ceilings with what is left of their leases, if their generation is another than the
+    /// controller's.
+    pub ceilings: Option<Vec<CeilingLease>>,
 }
 
 /// What a controller reports of itself.
@@ -229,7 +236,8 @@ fn shorten(text: &mut String, bytes_max: usize) {
 }
 
 /// Asks a node to hold a store below a ceiling for a while. The node keeps it between the
-/// guaranteed part and the configured most, and its controller decides below it as ever.
+/// guaranteed part and the configured most, and its controller decides below it as ever. Other
+/// stores than Tidepool's own are those that the controller governs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CeilingLease {
     /// Name of the store.
@@ -247,13 +255,10 @@ impl CeilingLease {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a store that takes no ceilings, a lease that is none or too long, and a
-    /// source that is too long.
+    /// `InvalidInput` for a lease that is none or too long, and for names that are none or too long.
     pub fn check(&self) -> Result<()> {
-        let detail = if self.store != OWN_STORE {
-            let mut name = self.store.clone();
-            shorten(&mut name, NAME_BYTES_MAX);
-            format!("the store `{name}` takes none, only `{OWN_STORE}` does")
+        let detail = if !(1..=NAME_BYTES_MAX).contains(&self.store.len()) {
+            format!("the name of its store has not 1 to {NAME_BYTES_MAX} bytes")
         } else if !(1..=CEILING_LEASE_MS_MAX).contains(&self.lease_ms) {
             format!("a lease of {} ms is not within 1 and {CEILING_LEASE_MS_MAX}", self.lease_ms)
         } else if self.source.len() > NAME_BYTES_MAX {
@@ -298,6 +303,18 @@ pub struct ControlledStore {
     pub resident_bytes: u64,
     /// Bytes it may hold.
     pub capacity_bytes: u64,
+    /// Bytes it never goes below.
+    pub capacity_min_bytes: u64,
+    /// Bytes it may hold at most, as configured.
+    pub capacity_configured_bytes: u64,
+    /// The same as it is now: a ceiling is leased where it is less.
+    pub capacity_max_bytes: u64,
+    /// Of the bytes it holds, those that are clean page cache.
+    pub page_cache_bytes: u64,
+    /// Bytes that cannot be given back now.
+    pub held_bytes: u64,
+    /// Unit in which its capacity changes.
+    pub block_bytes: u64,
     /// It does not answer, or missed its deadline.
     pub failed: bool,
 }
@@ -374,6 +391,8 @@ pub struct ControlStatus {
     pub ceiling_bytes: u64,
     /// A lower most for the time of a lease; absent where there is none.
     pub leased_ceiling: Option<LeasedCeiling>,
+    /// Ceilings that are leased of other stores.
+    pub other_ceilings: Vec<CeilingLease>,
     /// Times a ceiling was leased, the same again included.
     pub ceiling_leases: u64,
     /// Times the lease of a ceiling ran out.

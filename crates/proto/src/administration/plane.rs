@@ -86,10 +86,19 @@ pub struct FollowedCeiling {
     pub plane: String,
     /// Its number.
     pub number: u64,
-    /// Bytes that the store may hold.
-    pub ceiling_bytes: u64,
+    /// The stores that it is of.
+    pub stores: Vec<StoreCeiling>,
     /// Milliseconds until it is over.
     pub left_ms: u64,
     /// Policy that decided.
     pub policy: String,
+}
+
+/// The most that a store may hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreCeiling {
+    /// Name of the store.
+    pub name: String,
+    /// Bytes that it may hold at most.
+    pub ceiling_bytes: u64,
 }

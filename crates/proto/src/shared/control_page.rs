@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Magic number at the start of the page: `TIDECTRL`.
 pub const CONTROL_PAGE_MAGIC: u64 = u64::from_le_bytes(*b"TIDECTRL");
 /// Version of the layout; a reader of another version refuses the page.
-pub const CONTROL_PAGE_LAYOUT: u64 = 2;
+pub const CONTROL_PAGE_LAYOUT: u64 = 3;
 /// Length of the memory file in bytes.
 pub const CONTROL_PAGE_BYTES: u64 = 4096;
 
@@ -60,6 +60,8 @@ pub struct ControlPage {
     pub write_back_bytes_per_s: AtomicU64,
     /// The configured most, which `capacity_max_bytes` comes back to when a leased ceiling ends.
     pub capacity_configured_bytes: AtomicU64,
+    /// Rises with every change of the ceilings that are leased of other stores.
+    pub ceilings_generation: AtomicU64,
 }
 
 /// Rate of writing back that is believed while none was measured: a slow PFS. It is only known once

@@ -135,7 +135,11 @@ fn report_rows(report: &ControlReport) -> Vec<(&'static str, String)> {
     for store in others {
         let failed = if store.failed { ", failed" } else { "" };
         let (held, of) = (size(store.resident_bytes), size(store.capacity_bytes));
-        rows.push(("other store", format!("{}: {held} of {of}{failed}", store.name)));
+        let leased = match store.capacity_max_bytes < store.capacity_configured_bytes {
+            true => format!(", at most {} for now", size(store.capacity_max_bytes)),
+            false => String::new(),
+        };
+        rows.push(("other store", format!("{}: {held} of {of}{leased}{failed}", store.name)));
     }
     for note in &report.notes {
         rows.push(("degraded", coloured(note, Colour::Warning)));
