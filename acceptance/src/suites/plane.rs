@@ -11,6 +11,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tidepool_test_authority::Authority;
 
+mod other_store;
+
 use super::{Places, need};
 use crate::environment;
 use crate::jvm::daemon::Daemon;
@@ -72,13 +74,15 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
         outcome.skipped.push("plane: needs nodes".to_owned());
         return Ok(vec![outcome]);
     }
-    need(&[("collectd", "collectd-core librdkafka1 libyajl2"), ("mvn", "maven")])?;
+    let collectd = ("collectd", "collectd-core librdkafka1 libyajl2");
+    need(&[collectd, ("mvn", "maven"), ("memcached", "memcached")])?;
     let (directory, _) = places.corner()?;
     let mut rig = Rig::start(&places.lower, &directory)?;
-    let steps: [Step; 6] = [
+    let steps: [Step; 7] = [
         ("ceilings come to both nodes", Rig::ceilings_come),
         ("the job is killed and goes on", Rig::the_job_goes_on),
         ("a node starts anew", Rig::a_node_starts_anew),
+        ("another store follows its ceiling", Rig::another_store_follows),
         ("a hostile producer moves nothing", Rig::a_hostile_producer_moves_nothing),
         ("only a broker with the right certificate is believed", Rig::certificates_count),
         ("Kafka dies and comes back", Rig::kafka_dies),
@@ -300,11 +304,15 @@ impl Rig {
 impl Starting {
     /// A node, with or without a controller of its memory, and its agent.
     fn start(&self, name: &str, control: &str, agent: &[&str]) -> Result<Agent> {
+        self.start_with(name, &["--control", control], agent)
+    }
+
+    fn start_with(&self, name: &str, node: &[&str], agent: &[&str]) -> Result<Agent> {
         let pfs = self.lower.join(format!("plane-{name}"));
         std::fs::create_dir_all(&pfs)?;
         let (min, block) = (MIN_BYTES.to_string(), BLOCK_BYTES.to_string());
-        let arguments = ["--control", control, "--memory-min", &min, "--block-bytes", &block];
-        let arguments = arguments.iter().map(ToString::to_string).collect();
+        let sizes = ["--memory-min", &min, "--block-bytes", &block];
+        let arguments = sizes.iter().chain(node).map(ToString::to_string).collect();
         let memory = MAX_BYTES.to_string();
         let node = Node::start_unmounted(&NodeOptions { pfs, memory, arguments })?;
         let mut command = node.command(&["plane", "agent", "--name", name]);

@@ -15,7 +15,7 @@ use crate::shared::Shared;
 /// of one is leased.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The same where there are none.
-const LOOK_FOR_EVERY: Duration = Duration::from_secs(10);
+const LOOK_FOR_EVERY: Duration = Duration::from_secs(2);
 /// Longest sleep, so that an end is seen.
 const SLEEP: Duration = Duration::from_millis(500);
 
