@@ -276,7 +276,8 @@ impl CapacityLease {
                         .remedy("ask for less, or enlarge the store first"));
                 }
                 state.memory_min_bytes = bytes;
-                state.keep_bounds(page);
+                let most = state.keep_bounds(page);
+                self.keep_below(&state, most);
             }
             LEASE_OPTION => {
                 let (interval_ms, policy) = (state.number(INTERVAL), state.text(POLICY));

@@ -422,6 +422,7 @@ fn no_leased_ceiling_takes_the_guaranteed_part_or_gives_more_than_is_configured(
     lease(&fixture, 0, LONG_MS).unwrap();
     set(&fixture, "memory_min", &(4 * BLOCK).to_string()).unwrap();
     assert_eq!(control(&fixture).leased_ceiling.unwrap().ceiling_bytes, 4 * BLOCK);
+    assert_eq!(control(&fixture).capacity_bytes, 4 * BLOCK, "at once");
     let request = AdminRequest::Resize { size: MemorySize::Bytes(12 * BLOCK) };
     fixture.node.admin(request, None, 0).unwrap();
     let status = control(&fixture);

@@ -16,7 +16,7 @@ use crate::ceilings::Ceilings;
 use crate::kafka::Kafka;
 use crate::sample::Origin;
 use crate::samples::{Rhythm, Samples};
-use crate::shared::{Shared, say};
+use crate::shared::{Shared, say, say_last};
 use crate::status::StatusSocket;
 
 /// Stack of the thread of ceilings.
@@ -44,7 +44,7 @@ pub fn agent(arguments: &AgentArguments) -> Result<Outcome> {
     let ceilings = Ceilings { shared: Arc::clone(&shared), client: &client, topic, sends_samples };
     say(&format!("started for the node {} in {}", shared.origin.node, shared.origin.cluster));
     run(&mut samples, &ceilings, &status, &ending)?;
-    say("ends");
+    say_last("ends");
     Ok(Outcome::Done)
 }
 

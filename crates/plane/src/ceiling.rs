@@ -97,8 +97,10 @@ pub struct Own<'a> {
     pub cluster: &'a str,
     /// Its name.
     pub node: &'a str,
-    /// Its samples; `None` where somebody else sends them.
+    /// Its samples; `None` where collectd sends them.
     pub samples: Option<OwnSamples<'a>>,
+    /// The clock of this node, in milliseconds since the epoch.
+    pub now_ms: u64,
     /// Its store.
     pub store: ObservedState,
     /// Other stores under control on it.
@@ -131,7 +133,7 @@ pub struct Ceiling {
     pub policy: String,
 }
 
-// Other fields are for people; clocks in them are compared with nothing.
+// Other fields are for people; clocks of other machines are compared with nothing.
 #[derive(Deserialize)]
 struct Message {
     form: u64,
@@ -141,6 +143,7 @@ struct Message {
     number: u64,
     sample_start: String,
     sample_number: u64,
+    sample_at_ms: u64,
     lease_ms: u64,
     policy: String,
     stores: Vec<StoreCeiling>,
@@ -165,7 +168,7 @@ pub fn read(message: &[u8], own: &Own<'_>) -> Result<Ceiling, Refusal> {
     if !(LEASE_MS_MIN..=CEILING_LEASE_MS_MAX).contains(&message.lease_ms) {
         return Err(Refusal::Lease);
     }
-    if !answers(&message, own.samples.as_ref()) {
+    if !answers(&message, own) {
         return Err(Refusal::Sample);
     }
     Ok(Ceiling {
@@ -201,9 +204,12 @@ fn ours(mut stores: Vec<StoreCeiling>, own: &Own<'_>) -> Result<Vec<StoreCeiling
 }
 
 /// Whether it answers a sample that this agent sent, less than its lease ago by the agent's own
-/// count; or one of collectd, which has no start, where that sends them.
-fn answers(message: &Message, samples: Option<&OwnSamples<'_>>) -> bool {
-    let Some(samples) = samples else { return message.sample_start.is_empty() };
+/// count; or one of collectd, which has no start, by the clock that both have on this node.
+fn answers(message: &Message, own: &Own<'_>) -> bool {
+    let Some(samples) = &own.samples else {
+        let age_ms = own.now_ms.abs_diff(message.sample_at_ms);
+        return message.sample_start.is_empty() && age_ms <= message.lease_ms;
+    };
     let Some(steps) = samples.last_number.checked_sub(message.sample_number) else { return false };
     let age_ms = steps.saturating_mul(samples.step_ms);
     message.sample_start == samples.start && age_ms <= message.lease_ms
@@ -221,7 +227,7 @@ mod tests {
         let samples = OwnSamples { start: "s", last_number: 100, step_ms: 100 };
         let store =
             ObservedState { min_bytes: 8 * MIB, max_bytes: 64 * MIB, ..ObservedState::default() };
-        Own { cluster: "c", node: "n", samples: Some(samples), store, others: &[] }
+        Own { cluster: "c", node: "n", samples: Some(samples), now_ms: 10_000, store, others: &[] }
     }
 
     fn of(name: &str, ceiling_bytes: u64) -> StoreCeiling {
@@ -335,8 +341,11 @@ mod tests {
         assert_eq!(refusal("sample_number", json!(101)), Some(Refusal::Sample), "not sent yet");
         assert_eq!(refusal("sample_number", json!(50)), None, "5 s ago");
         assert_eq!(refusal("sample_number", json!(49)), Some(Refusal::Sample), "older");
-        let of_collectd = Own { samples: None, ..own() };
-        assert!(read(&with("sample_start", json!("")), &of_collectd).is_ok());
+        let of_collectd = |now_ms| Own { samples: None, now_ms, ..own() };
+        let read_at = |now_ms| read(&with("sample_start", json!("")), &of_collectd(now_ms)).err();
+        assert_eq!((read_at(1), read_at(5001)), (None, None), "within its lease");
+        assert_eq!(read_at(5002), Some(Refusal::Sample), "older");
+        let of_collectd = of_collectd(1);
         assert_eq!(read(&with("form", json!(1)), &of_collectd), Err(Refusal::Sample));
     }
 

@@ -13,6 +13,7 @@ use tidepool_proto::plane::StoreCeiling;
 use crate::ceiling::{self, Ceiling, Own, OwnSamples, Refusal};
 use crate::consumer::{Came, PartitionReader, partition_of};
 use crate::kafka::Consumer;
+use crate::samples::wall_clock_ms;
 use crate::shared::{Shared, say};
 
 /// Longest wait, so that an end is seen.
@@ -163,7 +164,8 @@ impl Ceilings<'_> {
         });
         let (cluster, node) = (&origin.cluster, &origin.node);
         let others = self.shared.others.last();
-        let own = Own { cluster, node, samples, store, others: &others };
+        let now_ms = wall_clock_ms();
+        let own = Own { cluster, node, samples, now_ms, store, others: &others };
         let checked = ceiling::read(message, &own).and_then(|ceiling| self.check(ceiling));
         match checked {
             Ok(ceiling) => self.lease(ceiling),

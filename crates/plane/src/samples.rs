@@ -104,8 +104,7 @@ impl<'a> Samples<'a> {
     fn tick(&mut self, producer: &Producer) {
         self.readings += 1;
         if let Some(memory) = self.memory.read() {
-            let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let at_ms = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
+            let at_ms = wall_clock_ms();
             let store = match self.readings.is_multiple_of(LOOK_EVERY) {
                 true => self.shared.store.state(),
                 false => self.shared.store.last_state(),
@@ -148,4 +147,10 @@ impl<'a> Samples<'a> {
             producer.poll(Duration::ZERO);
         }
     }
+}
+
+/// The clock of this node, in milliseconds since the epoch.
+pub fn wall_clock_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,7 +1,9 @@
 //! [`Shared`]: what the threads of an agent know together: what became of samples and ceilings, and
 //! what does not work at present. A change between working and not is said in one line.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -18,6 +20,10 @@ use crate::sample::Origin;
 
 /// Time between two lines about ceilings that were refused for the same reason.
 const REFUSALS_SAID_EVERY: Duration = Duration::from_secs(600);
+/// Lines that wait for the reader of the log.
+const LINES_MAX: usize = 256;
+/// Stack of the thread that writes them.
+const STACK_BYTES: usize = 128 << 10;
 
 /// An agent.
 pub struct Shared {
@@ -170,9 +176,27 @@ impl Link {
     }
 }
 
-/// A line of the log.
+/// A line of the log. It is written by a thread of its own: nobody who holds a lock, and no
+/// sample, waits for whoever reads the log. Lines that it does not take in time are lost.
 pub fn say(text: &str) {
-    output::note(&format!("tidepool plane agent: {text}"));
+    static LINES: OnceLock<SyncSender<String>> = OnceLock::new();
+    let lines = LINES.get_or_init(|| {
+        let (sender, receiver) = sync_channel(LINES_MAX);
+        let write = move || receiver.iter().for_each(|line: String| output::note(&line));
+        // Without a thread there is no log.
+        _ = std::thread::Builder::new().name("log".into()).stack_size(STACK_BYTES).spawn(write);
+        sender
+    });
+    _ = lines.try_send(line(text));
+}
+
+/// The last line, which nothing waits for.
+pub fn say_last(text: &str) {
+    output::note(&line(text));
+}
+
+fn line(text: &str) -> String {
+    format!("tidepool plane agent: {text}")
 }
 
 fn milliseconds(duration: Duration) -> u64 {

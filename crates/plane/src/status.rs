@@ -1,13 +1,16 @@
 //! The status of an agent: it answers on a socket beside that of its node, and `tidepool plane
 //! status` asks there. It is made when somebody asks, so it costs nothing else.
 
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 use tidepool_cli::facts::Facts;
 use tidepool_proto::plane::{AgentStatus, FollowedCeiling, StoreCeiling, Trouble};
 use tidepool_proto::{Error, ErrorKind, Result};
@@ -22,6 +25,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// Answers between two samples at most.
 const ANSWERS_MAX: usize = 8;
+/// Of the lock, which stays: nobody else may hold it.
+const LOCK_MODE: u32 = 0o600;
 /// Every user may ask; what is said is no secret.
 const MODE: u32 = 0o666;
 
@@ -36,29 +41,42 @@ fn beside(socket: &Path) -> PathBuf {
 pub struct StatusSocket {
     listener: UnixListener,
     path: PathBuf,
+    /// Two agents that start in one moment must not take the socket from each other.
+    _lock: File,
 }
 
 impl StatusSocket {
     /// The socket of the agent of the node at `socket`.
     ///
     /// # Errors
-    /// `InUse` where another agent answers there.
+    /// `InUse` where another agent runs there.
     pub fn bind(socket: &Path) -> Result<StatusSocket> {
         let path = beside(socket);
         let operation = || format!("listening at {}", path.display());
-        if UnixStream::connect(&path).is_ok() {
+        let failed = |error| Error::pfs(operation(), error);
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(LOCK_MODE)
+            .custom_flags(OFlags::NOFOLLOW.bits() as i32)
+            .open(path.with_extension("plane.lock"))
+            .map_err(failed)?;
+        if let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            if error != Errno::WOULDBLOCK {
+                return Err(failed(error.into()));
+            }
             let detail = "another agent of this node answers there";
             return Err(Error::new(ErrorKind::InUse, operation(), detail)
                 .remedy("stop that one, or leave it be"));
         }
-        let failed = |error| Error::pfs(operation(), error);
         // Left by an agent that was killed.
         _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).map_err(failed)?;
         let permissions = std::fs::Permissions::from_mode(MODE);
         std::fs::set_permissions(&path, permissions).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        Ok(StatusSocket { listener, path })
+        Ok(StatusSocket { listener, path, _lock: lock })
     }
 
     /// Answers who asks within `timeout`, and returns after that.

@@ -60,7 +60,7 @@ impl CapacityLease {
 
     /// Sets the capacity below a ceiling: to it where nobody governs, and as it was, if that is
     /// less, where a controller does or fell silent. Returns the capacities before and after.
-    fn keep_below(&self, state: &State, ceiling_bytes: u64) -> (u64, u64) {
+    pub(super) fn keep_below(&self, state: &State, ceiling_bytes: u64) -> (u64, u64) {
         let was_bytes = self.page().capacity_bytes.load(Ordering::Relaxed);
         let capacity_bytes = match state.lease.state() {
             LeaseState::Governed | LeaseState::Expired => was_bytes.min(ceiling_bytes),
