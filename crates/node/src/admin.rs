@@ -462,6 +462,12 @@ fn resident_bytes(node: &Node, cached: &CachedVersion) -> u64 {
 
 /// Of a file that is in memory alone, of `holders` or of nobody.
 fn explain_stub(answer: &mut Explanation, mark: &Mark, holders: Vec<String>) {
+    answer.size_bytes = mark.length;
+    if let Some(away) = stub::Away::of(mark).filter(|_| holders.is_empty()) {
+        answer.cached_as = "away".into();
+        answer.why_not.push(format!("{}: {}", away.detail, away.remedy));
+        return;
+    }
     if holders.is_empty() {
         answer.cached_as = "lost".into();
         answer.why_not.push(format!(
@@ -472,7 +478,6 @@ fn explain_stub(answer: &mut Explanation, mark: &Mark, holders: Vec<String>) {
         return;
     }
     answer.cached_as = "elsewhere".into();
-    answer.size_bytes = mark.length;
     answer.why_not.push(format!(
         "its bytes are in the memory of {}, which writes them to the PFS when it is opened here",
         holders.join(" and ")
@@ -513,7 +518,7 @@ fn explain_file(answer: &mut Explanation, file: &FileState, version: &tidepool_p
 fn conclude(answer: &mut Explanation) {
     let whole = answer.resident_bytes >= answer.size_bytes;
     let readable = answer.current || answer.cached_as == "memory-only";
-    answer.next_read = if answer.cached_as == "lost" {
+    answer.next_read = if matches!(answer.cached_as.as_str(), "lost" | "away") {
         "nowhere"
     } else if answer.read_mode == "bypass" {
         answer.why_not.push("read mode `bypass` never uses the store".into());

@@ -38,9 +38,25 @@ struct Held {
     fails: AtomicBool,
     /// An attribute that goes takes so long.
     removal_ms: AtomicU64,
+    /// Changes of attributes of this inode fail, but for so many before.
+    unchangeable: Mutex<Option<(u64, u64)>>,
 }
 
 impl Held {
+    fn change_attribute(&self, inode: u64) -> Result<()> {
+        match &mut *self.unchangeable.lock().unwrap() {
+            Some((it, 0)) if *it == inode => {
+                let failed = std::io::Error::from_raw_os_error(libc::EIO);
+                Err(Error::pfs("changing an attribute", failed))
+            }
+            Some((it, left)) if *it == inode => {
+                *left -= 1;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn pass(&self, inode: u64) -> Result<()> {
         let mut inodes = self.inodes.lock().unwrap();
         while inodes.contains(&inode) {
@@ -66,6 +82,9 @@ impl Cluster {
         hooks.set(move |call, make| {
             if call == Call::Write {
                 passing.pass(inode())?;
+            }
+            if matches!(call, Call::SetAttribute | Call::RemoveAttribute) {
+                passing.change_attribute(inode())?;
             }
             make()?;
             if call == Call::RemoveAttribute {
@@ -442,4 +461,24 @@ fn opens_that_are_over_leave_no_threads() {
     };
     until("they end", || threads() == 0);
     assert!(cluster.is_stub("file"), "though the PFS does not have it");
+}
+
+#[test]
+fn an_empty_file_is_there_wherever_its_write_back_failed() {
+    let cluster = Cluster::new();
+    for passing in 0..5 {
+        let name = format!("empty-{passing}");
+        let file = cluster.begin(&name);
+        file.sync(false).unwrap();
+        let inode = std::fs::metadata(cluster.nodes.pfs(&name)).unwrap().ino();
+        *cluster.held.unchangeable.lock().unwrap() = Some((inode, passing));
+        drop(file);
+        // Has its node write it back.
+        _ = cluster.nodes.try_open(READER, &name, Access::Read);
+        *cluster.held.unchangeable.lock().unwrap() = None;
+        let read = cluster.nodes.try_open(READER, &name, Access::Read);
+        let read = read.map(|file| file.size().unwrap());
+        assert_eq!(read.ok(), Some(0), "failing after {passing} changes");
+        until("its mark is gone", || !cluster.is_stub(&name));
+    }
 }

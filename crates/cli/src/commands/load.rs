@@ -272,7 +272,9 @@ impl Report {
         let (size_bytes, resident_bytes) = (file.size_bytes, usable_bytes(file));
         self.size_bytes += size_bytes;
         self.resident_bytes += resident_bytes;
-        let is_in = resident_bytes >= size_bytes;
+        // An empty file is in, unless it could not be brought in.
+        let is_lost = failure.is_some_and(|it| it.kind() == ErrorKind::Lost);
+        let is_in = resident_bytes >= size_bytes && !is_lost;
         if keep && failure.is_some_and(|it| it.kind() == ErrorKind::Unsupported) {
             self.not_pinnable_files += 1;
             return;

@@ -27,7 +27,7 @@ use super::stub_errors::{
 use super::stub_times::{StubTimes, times_of, were_set};
 
 pub use super::mark::find;
-pub use super::stub_errors::{lost, lost_because};
+pub use super::stub_errors::{Away, lost, lost_because};
 
 /// Value of the attribute by which the node that wrote the file gets the right to finish it.
 pub const OWNER_TAKES: &[u8] = b"owner";
@@ -430,6 +430,10 @@ impl Stub {
             self.set_mark(&writing)?;
             self.progress.lock().marked_length = None;
             lower.sync(false)?;
+        } else if self.copied.is_some() {
+            // So that whoever finds the mark takes it off, should that fail here.
+            self.set_mark(&writing)?;
+            self.progress.lock().marked_length = None;
         }
         match self.place {
             Place::Attribute => {

@@ -21,6 +21,11 @@ pub fn lost(name: &str, mark: &Mark) -> Error {
 
 /// As [`lost`], with what the other node said, if anything.
 pub fn lost_because(name: &str, mark: &Mark, reason: &str) -> Error {
+    let because = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+    if let Some(away) = Away::of(mark) {
+        let detail = format!("{name}: {}{because}", away.detail);
+        return Error::new(ErrorKind::Lost, "opening a file", detail).remedy(away.remedy);
+    }
     let Mark { host, process_id, length, state, .. } = mark;
     let step = match state {
         StubState::Held => "kept its bytes in memory",
@@ -28,13 +33,39 @@ pub fn lost_because(name: &str, mark: &Mark, reason: &str) -> Error {
     };
     let detail = format!(
         "{name} was written in mode `memory`, and the node that {step} ({length} bytes; process \
-         {process_id} on {host}) does not serve it here"
+         {process_id} on {host}) does not serve it here{because}"
     );
-    let detail = if reason.is_empty() { detail } else { format!("{detail}: {reason}") };
     Error::new(ErrorKind::Lost, "opening a file", detail).remedy(
         "read it through that node if it still runs; else the bytes are gone: remove the file or \
          write it anew from empty; mode `through` survives the node",
     )
+}
+
+/// Bytes of which copies were promised, none of whose holders is there: they are away, not lost.
+pub struct Away {
+    /// Where they are.
+    pub detail: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl Away {
+    /// Of a file with this mark; `None` where nobody promised a copy of it.
+    pub fn of(mark: &Mark) -> Option<Away> {
+        let copies = mark.copies.as_ref().filter(|copies| copies.is_promised)?;
+        let holders = copies.holders.join(" and ");
+        let (length, owner) = (mark.length, &mark.member);
+        let detail = format!(
+            "its {length} bytes are not on the PFS yet: {owner} has them in memory, and {holders} \
+             keeps a copy, and neither gives them to this node"
+        );
+        let remedy = format!(
+            "start {holders}, or {owner}, again, and open it then; do not remove or rewrite it \
+             before: only where {owner} ended and the memory or disk of {holders} is lost too are \
+             the bytes gone"
+        );
+        Some(Away { detail, remedy })
+    }
 }
 
 /// Whether the PFS has no such call.

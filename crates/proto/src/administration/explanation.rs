@@ -22,7 +22,8 @@ pub struct Explanation {
     /// See `modified_ns`.
     pub changed_ns: String,
     /// `none`, `segment`, `packed` or `memory-only`; `elsewhere` where the bytes are in the memory
-    /// of other nodes alone, and `lost` where they are nowhere.
+    /// of other nodes alone, `away` where copies were promised and none who has them is there, and
+    /// `lost` where they are nowhere.
     pub cached_as: String,
     /// Whether what is cached is of the file's present version.
     pub current: bool,

@@ -120,6 +120,7 @@ fn print(file: &Explanation) {
     let resident = match file.cached_as.as_str() {
         "none" => "not cached".to_owned(),
         "elsewhere" => "in the memory of other nodes alone".to_owned(),
+        "away" => "not here: who has the bytes is away".to_owned(),
         "lost" => "lost".to_owned(),
         kind if usable_bytes == 0 && file.resident_bytes > 0 => {
             format!("{usable}; {} as {kind} of a version that is gone", size(file.resident_bytes))
