@@ -71,11 +71,11 @@ fn of_the_job(site: &Site, gathered: &Gathered, trouble: Option<String>) -> Vec<
             format!("no broker answers: {why}"),
             "nodes keep to their own limits; start the brokers, or look at the network",
         ));
-    } else if site.plane.is_none() {
+    } else if gathered.newest().is_none() {
         found.push(Found(
             "no_summary",
             format!("no summary is in the topic {}", site.topic),
-            "start the job, or name the topic of its summaries: --summaries-topic",
+            "start the job, and agents, or name the topic of its summaries: --summaries-topic",
         ));
     } else if site.is_silent {
         let age = site.age_ms.map(|age_ms| format!("for {} s", age_ms / 1000));
@@ -119,8 +119,8 @@ fn of_nodes(site: &Site) -> Vec<Found> {
         found.push(Found(
             "lag",
             format!("samples wait {lag_ms} ms for their decision"),
-            "give the job more of a processor, or more --parallelism; or agents a longer \
-             --interval-ms",
+            "after a restart it is over in seconds; else give the job more of a processor, more \
+             --parallelism, or agents a longer --interval-ms",
         ));
     }
     found

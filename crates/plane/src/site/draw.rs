@@ -10,7 +10,7 @@ const NAME_CHARS_MAX: usize = 40;
 /// Prints a site.
 pub fn site(site: &Site) {
     output::line(&coloured(&title(site), Colour::Strong));
-    if site.plane.is_some() {
+    if site.span_ms > 0 {
         output::pairs(&rows(site));
     }
     for alarm in &site.alarms {
@@ -24,9 +24,10 @@ pub fn site(site: &Site) {
 }
 
 fn title(site: &Site) -> String {
-    let Some(plane) = &site.plane else {
+    if site.span_ms == 0 {
         return format!("plane: nothing is known of it in the topic {}", site.topic);
-    };
+    }
+    let plane = site.plane.as_deref().unwrap_or("unknown");
     let policy = site.policy.as_deref().unwrap_or("unknown");
     let age = match site.age_ms {
         Some(age_ms) => format!("{:.1} s old", age_ms as f64 / 1000.0),

@@ -49,10 +49,12 @@ impl Gathered {
         if self.is_live {
             self.heard = Some(Instant::now());
         }
-        if self.rounds.back().is_some_and(|last| last.plane != summary.plane) {
+        if self.rounds.back().is_some_and(|last| last.plane() != summary.plane()) {
             self.rounds.clear();
         }
-        push(&mut self.runs, RUNS, summary.plane.clone());
+        if !summary.plane().is_empty() {
+            push(&mut self.runs, RUNS, summary.plane().to_owned());
+        }
         push(&mut self.rounds, ROUNDS, summary);
     }
 
@@ -125,7 +127,7 @@ impl Gathered {
 }
 
 fn is_of_one_round(group: &Summary, newest: &Summary) -> bool {
-    group.plane == newest.plane && group.at_ms.abs_diff(newest.at_ms) < ROUND_MS
+    group.plane() == newest.plane() && group.at_ms.abs_diff(newest.at_ms) < ROUND_MS
 }
 
 fn push<T>(queue: &mut VecDeque<T>, most: usize, value: T) {

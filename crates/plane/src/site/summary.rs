@@ -35,8 +35,7 @@ pub struct Summary {
     cluster: Option<String>,
     rack: Option<String>,
     job: Option<String>,
-    /// Run of the job.
-    pub plane: String,
+    plane: Option<String>,
     /// Policy of the run; absent where an older job does not tell.
     pub policy: Option<String>,
     /// When, by the clock of the job.
@@ -137,10 +136,15 @@ impl Summary {
         }
         let summary: Summary = serde_json::from_slice(message).ok()?;
         let names = [&summary.cluster, &summary.rack, &summary.job, &summary.policy];
-        let names = names.into_iter().flatten().chain([&summary.plane]).chain(&summary.silent);
+        let names = names.into_iter().chain([&summary.plane]).flatten().chain(&summary.silent);
         let is_bounded = names.into_iter().all(|name| name.len() <= NAME_BYTES_MAX)
             && summary.silent.len() <= SILENT_NAMES_MAX;
         (summary.form == FORM && is_bounded).then_some(summary)
+    }
+
+    /// Run of the job; empty where it heard nothing since its restart.
+    pub fn plane(&self) -> &str {
+        self.plane.as_deref().unwrap_or_default()
     }
 
     /// Name of the cluster; empty for the plane.
@@ -189,6 +193,9 @@ pub mod tests {
         );
         assert_eq!((summary.at_ms, summary.sums.nodes, summary.counts.ceilings), (1_002_000, 3, 6));
         assert_eq!(read(&message("job", "site1", "8", 0)).unwrap().name(), "8");
+        let mut silent = message("plane", "", "", 0);
+        silent["plane"] = Value::Null;
+        assert_eq!(read(&silent).unwrap().plane(), "", "after a restart");
         let mut of_before = message("plane", "", "", 0);
         for field in ["policy", "silent_nodes", "silent", "capacity_bytes"] {
             of_before.as_object_mut().unwrap().remove(field);

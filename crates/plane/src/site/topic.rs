@@ -29,6 +29,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// Messages of a partition until the others have their turn.
 const TURN: usize = 500;
 
+const FETCH_WAIT_MS: u64 = 100;
 /// Bounds of what waits in memory, each partition by itself.
 const QUEUE_KIB_MAX: u64 = 512;
 const FETCH_BYTES_MAX: u64 = 4 << 20;
@@ -81,6 +82,8 @@ pub fn client(arguments: &SiteArguments, brokers: &Brokers) -> Result<Client> {
     config
         .set("enable.partition.eof", "true")
         .set("enable.auto.commit", "false")
+        // Where a partition ends is told when a broker's answer comes.
+        .set("fetch.wait.max.ms", FETCH_WAIT_MS.to_string())
         .set("queued.max.messages.kbytes", QUEUE_KIB_MAX.to_string())
         .set("max.partition.fetch.bytes", (QUEUE_KIB_MAX << 10).to_string())
         .set("fetch.max.bytes", FETCH_BYTES_MAX.to_string())

@@ -16,7 +16,7 @@ pub const SILENT_AFTER: Duration = Duration::from_secs(3);
 pub struct Site {
     /// Topic that this is of.
     pub topic: String,
-    /// Run of the job; absent where no summary is there.
+    /// Run of the job; absent where no summary tells.
     pub plane: Option<String>,
     /// Its policy.
     pub policy: Option<String>,
@@ -88,7 +88,7 @@ impl Site {
         let rate = |count: u64| count as f64 * 1000.0 / span_ms.max(1) as f64;
         let mut site = Site {
             topic: topic.to_owned(),
-            plane: newest.map(|it| it.plane.clone()),
+            plane: newest.map(|it| it.plane().to_owned()).filter(|it| !it.is_empty()),
             policy: newest.and_then(|it| it.policy.clone()),
             age_ms: age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
             is_silent: age.is_none_or(|age| age > SILENT_AFTER),
