@@ -209,8 +209,9 @@ impl Rig {
         let message = |field: &str, value: Value| {
             let mut message = json!({
                 "form": 1, "cluster": CLUSTER, "node": BY_AGENT, "plane": plane,
-                "number": u64::MAX, "sample_start": "", "sample_number": 0, "lease_ms": 5000,
-                "policy": "dynims", "stores": [{"name": "tidepool", "ceiling_bytes": MAX_BYTES}],
+                "number": u64::MAX, "sample_start": "", "sample_number": 0, "sample_at_ms": 0,
+                "lease_ms": 5000, "policy": "dynims",
+                "stores": [{"name": "tidepool", "ceiling_bytes": MAX_BYTES}],
             });
             message[field] = value;
             message.to_string()
