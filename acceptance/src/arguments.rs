@@ -229,6 +229,15 @@ pub struct ClusterUpOptions {
     /// What else runs, with commas between them.
     #[arg(long, value_enum, value_name = "SERVICES", value_delimiter = ',')]
     pub with: Vec<ClusterService>,
+    /// The cluster plane of memory control: Kafka and the job on `mgr`, an agent beside each daemon.
+    #[arg(long)]
+    pub plane: bool,
+    /// Policy of the plane: dynims, dynims-printed, fair or follow.
+    #[arg(long, value_name = "POLICY", default_value = "dynims")]
+    pub plane_policy: String,
+    /// An option of the plane's job, for example used-share=0.5.
+    #[arg(long, value_name = "NAME=VALUE", requires = "plane")]
+    pub plane_option: Vec<String>,
     /// Encrypt what daemons say to each other, with a certificate for each.
     #[arg(long)]
     pub tls: bool,
@@ -241,6 +250,14 @@ pub struct ClusterUpOptions {
     /// Where images of disks and logs are; a directory on a disk.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp/tidepool-cluster")]
     pub directory: PathBuf,
+}
+
+impl ClusterUpOptions {
+    /// All that runs beside the file system and daemons.
+    pub fn services(&self) -> Vec<ClusterService> {
+        let plane = self.plane.then_some(ClusterService::Plane);
+        self.with.iter().copied().chain(plane).collect()
+    }
 }
 
 /// Bytes a second, or no limit.
@@ -262,6 +279,9 @@ pub enum ClusterService {
     Yarn,
     /// Spark's own master, with a worker on each compute node.
     Spark,
+    /// The cluster plane of memory control: `--plane`, which has options of its own.
+    #[value(skip)]
+    Plane,
 }
 
 /// The parallel file system of a test cluster.

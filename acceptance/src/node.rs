@@ -121,6 +121,11 @@ impl Node {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// The program that it runs, which is that of operators as well.
+    pub fn program(&self) -> &Path {
+        &self.binary
+    }
+
     /// The command line of [`Node::ask`], not started.
     pub fn command<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> Command {
         let mut command = Command::new(&self.binary);

@@ -49,7 +49,7 @@ const PROGRAMS: [(&str, &str); 9] = [
 /// Words by which the programs of a service are found.
 pub fn marks(service: ClusterService) -> Vec<&'static str> {
     match service {
-        ClusterService::Etcd => Vec::new(),
+        ClusterService::Etcd | ClusterService::Plane => Vec::new(),
         ClusterService::Hdfs => vec![NAME_NODE, DATA_NODE],
         ClusterService::Yarn => vec![MANAGER, NODE_MANAGER],
         ClusterService::Spark => vec![SPARK_MASTER, SPARK_WORKER],
@@ -62,7 +62,7 @@ pub fn parts(plan: &Plan, node: &Node, service: ClusterService) -> Result<Vec<Pa
     let runs = |role: Role| node.role == role;
     let mut parts = Vec::new();
     match service {
-        ClusterService::Etcd => {}
+        ClusterService::Etcd | ClusterService::Plane => {}
         ClusterService::Hdfs => {
             if is_head {
                 format_name_node(plan, node)?;
@@ -131,7 +131,8 @@ pub fn installation(plan: &Plan) -> Result<Hadoop> {
 
 /// Writes what all nodes need, once a cluster.
 pub fn prepare(plan: &Plan, services: &[ClusterService]) -> Result<()> {
-    if services.iter().all(|service| *service == ClusterService::Etcd) {
+    let is_other = |it: &ClusterService| matches!(it, ClusterService::Etcd | ClusterService::Plane);
+    if services.iter().all(is_other) {
         return Ok(());
     }
     let hadoop = installation(plan)?;
@@ -185,7 +186,13 @@ fn write_script(plan: &Plan, name: &str, java: &Java, programs: &[(&str, &str)])
 }
 
 /// A command line of Java on a node.
-fn on(plan: &Plan, node: &Node, java: &Java, main: &str, arguments: &[&str]) -> Result<Command> {
+pub fn on(
+    plan: &Plan,
+    node: &Node,
+    java: &Java,
+    main: &str,
+    arguments: &[&str],
+) -> Result<Command> {
     let plain = java.command(main, arguments);
     let mut command = space::command_on(plan, node, "java")?;
     command.args(plain.get_args());
@@ -250,7 +257,7 @@ pub fn wait_until_whole(plan: &Plan, service: ClusterService) -> Result<()> {
     };
     let uri = address(plan)?;
     let is_whole = || match service {
-        ClusterService::Etcd => Ok(true),
+        ClusterService::Etcd | ClusterService::Plane => Ok(true),
         ClusterService::Hdfs => says(
             &["dfsadmin", "-fs", &uri, "-report"],
             &format!("Live datanodes ({})", count(Role::Data)),

@@ -20,6 +20,7 @@ mod moosefs;
 mod network;
 mod pfs;
 mod plan;
+mod plane;
 mod processes;
 mod services;
 mod space;
@@ -43,6 +44,7 @@ pub use journal::Death;
 use journal::{Journal, Step};
 pub use network::LinkTraffic;
 pub use plan::{Node, Plan, Role, check_name};
+pub use plane::PlaneStatus;
 use state::State;
 pub use status::{NodeStatus, Status};
 pub use task::run;
@@ -225,7 +227,7 @@ impl Cluster {
     /// # Errors
     /// A program that does not start.
     pub fn start_service(&self, service: ClusterService) -> Result<()> {
-        hadoop::prepare(&self.plan, &[service])?;
+        services::prepare(&self.plan, &[service])?;
         services::start(&self.plan, service)
     }
 
@@ -329,7 +331,7 @@ fn make(plan: &mut Plan, state: &State, death: Option<Death>) -> Result<()> {
 }
 
 fn start_services(plan: &Plan, journal: &mut Journal) -> Result<()> {
-    hadoop::prepare(plan, &plan.services)?;
+    services::prepare(plan, &plan.services)?;
     for service in &plan.services {
         say(plan, &format!("{service:?}"));
         let steps: Vec<Step> =

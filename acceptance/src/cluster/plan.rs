@@ -36,6 +36,12 @@ pub struct Plan {
     /// What else runs.
     #[serde(default)]
     pub services: Vec<ClusterService>,
+    /// Policy of the cluster plane, where that runs.
+    #[serde(default)]
+    pub plane_policy: String,
+    /// Options of its job, `name=value`.
+    #[serde(default)]
+    pub plane_options: Vec<String>,
     /// Whether daemons have certificates.
     #[serde(default)]
     pub is_encrypted: bool,
@@ -98,7 +104,8 @@ impl Plan {
         };
         let data = (0..options.data).map(|at| node("d", Role::Data, FIRST_DATA, at));
         let compute = (0..options.compute).map(|at| node("c", Role::Compute, FIRST_COMPUTE, at));
-        let needs_manager = options.pfs == PfsKind::Moosefs || !options.with.is_empty();
+        let services = options.services();
+        let needs_manager = options.pfs == PfsKind::Moosefs || !services.is_empty();
         let manager = needs_manager.then(|| Node {
             name: "mgr".into(),
             link: Rate(None),
@@ -110,7 +117,9 @@ impl Plan {
             disk_bytes: options.disk_size,
             memory: options.memory.clone(),
             pfs: options.pfs,
-            services: options.with.clone(),
+            services,
+            plane_policy: options.plane_policy.clone(),
+            plane_options: options.plane_option.clone(),
             is_encrypted: options.tls,
             buffers: options.buffers,
             single: options.single,

@@ -1,4 +1,5 @@
-//! What runs on a cluster beside its file system and daemons: etcd, HDFS, YARN, Spark. Each has a
+//! What runs on a cluster beside its file system and daemons: etcd, HDFS, YARN, Spark,
+//! the cluster plane. Each has a
 //! head on one node, and a worker on each compute or data node, which ends with the node.
 
 use std::fs::{self, File};
@@ -10,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::plan::{Node, Plan, Role};
-use super::{at_once, hadoop, pfs, processes, space, wait_until};
+use super::{at_once, hadoop, pfs, plane, processes, space, wait_until};
 use crate::arguments::ClusterService;
 use crate::jvm::daemon::last_lines;
 
@@ -36,12 +37,26 @@ pub fn programs(services: &[ClusterService]) -> Vec<(&'static str, &'static str)
     for service in services {
         match service {
             ClusterService::Etcd => programs.push(("etcd", "etcd-server")),
-            ClusterService::Hdfs | ClusterService::Yarn | ClusterService::Spark => {
+            ClusterService::Hdfs
+            | ClusterService::Yarn
+            | ClusterService::Spark
+            | ClusterService::Plane => {
                 programs.extend([("java", "openjdk-17-jdk-headless"), ("mvn", "maven")]);
             }
         }
     }
     programs
+}
+
+/// Writes and builds what services need, once a cluster.
+///
+/// # Errors
+/// What cannot be built.
+pub fn prepare(plan: &Plan, services: &[ClusterService]) -> Result<()> {
+    if services.contains(&ClusterService::Plane) {
+        plane::prepare(plan)?;
+    }
+    hadoop::prepare(plan, services)
 }
 
 /// The node with the heads of services.
@@ -67,6 +82,7 @@ pub fn start(plan: &Plan, service: ClusterService) -> Result<()> {
     at_once(&others, |node| start_on(plan, node, service))?;
     match service {
         ClusterService::Etcd => Ok(()),
+        ClusterService::Plane => plane::wait_until_whole(plan),
         _ => hadoop::wait_until_whole(plan, service),
     }
 }
@@ -76,10 +92,14 @@ pub fn start_on(plan: &Plan, node: &Node, service: ClusterService) -> Result<()>
     let parts = match service {
         ClusterService::Etcd if head(plan)? == node => vec![etcd(plan, node)?],
         ClusterService::Etcd => Vec::new(),
+        ClusterService::Plane => plane::parts(plan, node)?,
         _ => hadoop::parts(plan, node, service)?,
     };
     for part in parts {
         if find(plan, node, &part.mark).is_empty() {
+            if plane::needs_topics(&part) {
+                plane::create_topics(plan)?;
+            }
             launch(plan, node, part)?;
         }
     }
@@ -90,6 +110,7 @@ pub fn start_on(plan: &Plan, node: &Node, service: ClusterService) -> Result<()>
 pub fn stop(plan: &Plan, service: ClusterService) -> Result<()> {
     let marks = match service {
         ClusterService::Etcd => vec!["etcd"],
+        ClusterService::Plane => plane::MARKS.to_vec(),
         _ => hadoop::marks(service),
     };
     for node in &plan.nodes {
@@ -160,7 +181,7 @@ fn listens(plan: &Plan, node: &Node, port: u16) -> Result<bool> {
 }
 
 /// Processes on a node with a word in their command line.
-fn find(plan: &Plan, node: &Node, mark: &str) -> Vec<u32> {
+pub fn find(plan: &Plan, node: &Node, mark: &str) -> Vec<u32> {
     let mut ids = processes::inside(&plan.namespace(node));
     ids.retain(|id| {
         let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();

@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::plan::{Node, Role};
+use super::plane::{self, PlaneStatus};
 use super::{Cluster, disk, network, processes};
 use crate::arguments::PfsKind;
 
@@ -27,6 +28,8 @@ pub struct Status {
     pub disk_read_bytes: u64,
     /// Bytes that were written to them.
     pub disk_written_bytes: u64,
+    /// The cluster plane of memory control, where it has one.
+    pub plane: Option<PlaneStatus>,
     /// Its nodes.
     pub nodes: Vec<NodeStatus>,
 }
@@ -90,6 +93,7 @@ impl Cluster {
             pfs_sent_bytes: self.pfs_bytes_read()?,
             disk_read_bytes: disks.read_bytes,
             disk_written_bytes: disks.written_bytes,
+            plane: plane::status(plan)?,
             nodes: plan.nodes.iter().map(|node| self.node_status(node)).collect::<Result<_>>()?,
         })
     }
@@ -118,7 +122,7 @@ impl Cluster {
 }
 
 impl Service {
-    fn of(process_ids: &[u32]) -> Self {
+    pub(super) fn of(process_ids: &[u32]) -> Self {
         let states: Vec<char> = process_ids.iter().filter_map(|id| processes::state(*id)).collect();
         if states.is_empty() {
             Service::Ended
@@ -136,6 +140,9 @@ impl fmt::Display for Status {
         let alone = if self.single { ", every daemon alone" } else { "" };
         writeln!(f, "cluster {}: {}{alone}", self.name, pfs.trim_matches('"'))?;
         writeln!(f, "logs: {}", self.directory.display())?;
+        if let Some(plane) = &self.plane {
+            writeln!(f, "{plane}")?;
+        }
         let heads = ["node", "address", "service", "link MB/s", "disk MB/s", "in MB", "out MB"];
         let [node, address, service, link, disk, received, sent] = heads;
         writeln!(
@@ -144,7 +151,7 @@ impl fmt::Display for Status {
         )?;
         for node in &self.nodes {
             let rate = |rate: Option<u64>| rate.map_or("-".into(), megabytes);
-            let service = format!("{:?}", node.service).to_lowercase();
+            let service = node.service.to_string();
             let lost = match node.lost.as_slice() {
                 [] => String::new(),
                 names => format!("  cannot send to {}", names.join(", ")),
@@ -167,6 +174,12 @@ impl fmt::Display for Status {
             }
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&format!("{self:?}").to_lowercase())
     }
 }
 

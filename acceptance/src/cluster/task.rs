@@ -44,7 +44,7 @@ pub fn run(options: &ClusterOptions) -> Result<()> {
 
 fn make(name: &str, options: &ClusterUpOptions) -> Result<()> {
     // Before the build, which takes longer.
-    if let Some(missing) = super::missing(options.pfs, &options.with) {
+    if let Some(missing) = super::missing(options.pfs, &options.services()) {
         bail!("{missing}");
     }
     let plan = Plan::new(name, options, environment::binary()?)?;

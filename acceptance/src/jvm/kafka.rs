@@ -14,7 +14,10 @@ use crate::process;
 use crate::scratch::Scratch;
 
 /// Any 16 bytes: the name of the cluster of one broker.
-const CLUSTER_ID: &str = "dGlkZXBvb2wtcGxhbmUtMQ";
+pub const CLUSTER_ID: &str = "dGlkZXBvb2wtcGxhbmUtMQ";
+
+/// Lays out the directory of a broker.
+pub const STORAGE_TOOL: &str = "kafka.tools.StorageTool";
 
 /// A broker. Its data outlives a kill.
 #[derive(Debug)]
@@ -63,7 +66,7 @@ impl Kafka {
         let java = Java::new(class_path, "192m").light();
         let file = settings.display().to_string();
         let arguments = ["format", "-t", CLUSTER_ID, "-c", &file];
-        java.run("kafka.tools.StorageTool", &arguments, &logs.join("kafka-format.log"))?;
+        java.run(STORAGE_TOOL, &arguments, &logs.join("kafka-format.log"))?;
         let logs = logs.to_owned();
         let broker = None;
         Ok(Kafka {
@@ -142,18 +145,50 @@ impl Kafka {
     }
 }
 
+/// Where a broker listens.
+#[derive(Clone, Copy, Debug)]
+pub struct Listener<'a> {
+    /// Its host, as clients name it.
+    pub host: &'a str,
+    /// Its port.
+    pub port: u16,
+}
+
+impl std::fmt::Display for Listener<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
 fn text([port, tls_port, controller]: [u16; 3], store: &Path, data: &Path) -> String {
-    let (store, data) = (store.display(), data.display());
+    let at = |port: u16| Listener { host: "127.0.0.1", port };
+    settings(at(port), Some((at(tls_port), store)), at(controller), data)
+}
+
+/// Settings of one broker that is its own controller, with or without TLS.
+pub fn settings(
+    plain: Listener<'_>,
+    tls: Option<(Listener<'_>, &Path)>,
+    controller: Listener<'_>,
+    data: &Path,
+) -> String {
+    let data = data.display();
+    let clients = match tls {
+        Some((listener, _)) => format!("PLAINTEXT://{plain},SSL://{listener}"),
+        None => format!("PLAINTEXT://{plain}"),
+    };
+    let store = tls.map(|(_, store)| {
+        format!("ssl.keystore.type=PEM\nssl.keystore.location={}\n", store.display())
+    });
+    let store = store.unwrap_or_default();
     format!(
         "process.roles=broker,controller\n\
          node.id=1\n\
-         controller.quorum.voters=1@127.0.0.1:{controller}\n\
-         listeners=PLAINTEXT://127.0.0.1:{port},SSL://127.0.0.1:{tls_port},\
-         CONTROLLER://127.0.0.1:{controller}\n\
-         advertised.listeners=PLAINTEXT://127.0.0.1:{port},SSL://127.0.0.1:{tls_port}\n\
+         controller.quorum.voters=1@{controller}\n\
+         listeners={clients},CONTROLLER://{controller}\n\
+         advertised.listeners={clients}\n\
          listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT\n\
-         ssl.keystore.type=PEM\n\
-         ssl.keystore.location={store}\n\
+         {store}\
          controller.listener.names=CONTROLLER\n\
          inter.broker.listener.name=PLAINTEXT\n\
          log.dirs={data}\n\

@@ -1,7 +1,10 @@
 //! The cluster plane of memory control as a whole: Kafka, the Flink job, collectd as the
 //! distribution has it, and two nodes with an agent each. Ceilings come to both, the job is killed
 //! and goes on, a hostile producer moves no store out of its limits, and where Kafka dies the
-//! stores come back by themselves. It asserts order and numbers, and no times.
+//! stores come back by themselves. The view of operators is looked at in each of these. It asserts
+//! order and numbers, and no times.
+
+mod site;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tidepool_test_authority::Authority;
 
+use self::site::SiteCommand;
 mod other_store;
 
 use super::{Places, need};
@@ -36,6 +40,7 @@ const PARTITIONS: u32 = 4;
 const TOPICS: [&str; 4] =
     ["tidepool-samples", "tidepool-ceilings", "tidepool-summaries", "collectd"];
 const CEILINGS: &str = TOPICS[1];
+const SUMMARIES: &str = TOPICS[2];
 /// Longer than any message that an agent reads.
 const LONG_BYTES: usize = 200_000;
 const WAIT: Duration = Duration::from_millis(100);
@@ -51,6 +56,7 @@ struct Rig {
     collectd: Daemon,
     agents: [Agent; 2],
     kafka: Kafka,
+    site: SiteCommand,
     starting: Starting,
 }
 
@@ -132,7 +138,8 @@ impl Rig {
             starting.start(BY_AGENT, "off", &["--kafka", &address])?,
             starting.start(BY_COLLECTD, "on", &["--kafka", &address, "--no-samples"])?,
         ];
-        Ok(Rig { plane, collectd, agents, kafka, starting })
+        let site = SiteCommand { tidepool: agents[0].node.program().to_owned(), kafka: address };
+        Ok(Rig { plane, collectd, agents, kafka, site, starting })
     }
 
     fn ceilings_come(&mut self) -> Result<()> {
@@ -151,7 +158,7 @@ impl Rig {
         ensure!(sent.as_u64() > Some(0), "no sample was sent: {sent}");
         let sent = self.agents[1].status()?["samples"]["sent"].clone();
         ensure!(sent == 0, "collectd sends those of the other node: {sent}");
-        Ok(())
+        self.site.shows_nodes(MIN_BYTES)
     }
 
     fn the_job_goes_on(&mut self) -> Result<()> {
@@ -169,6 +176,7 @@ impl Rig {
         }
         let back = self.agents[0].wait("its own most", |it| it["capacity_bytes"] == MAX_BYTES);
         back.context("nobody else keeps it lower")?;
+        self.site.tells_of_silence()?;
         self.plane.start()?;
         for (agent, (plane, number)) in self.agents.iter().zip(before) {
             agent.wait("the ceiling of the restored job", |control| {
@@ -194,14 +202,16 @@ impl Rig {
     }
 
     fn a_hostile_producer_moves_nothing(&mut self) -> Result<()> {
+        self.site.bears_a_hostile_producer(&self.kafka)?;
         let agent = &self.agents[0];
         let plane = agent.followed()?.0;
         let applied = agent.count("applied")?;
         let message = |field: &str, value: Value| {
             let mut message = json!({
                 "form": 1, "cluster": CLUSTER, "node": BY_AGENT, "plane": plane,
-                "number": u64::MAX, "sample_start": "", "sample_number": 0, "lease_ms": 5000,
-                "policy": "dynims", "stores": [{"name": "tidepool", "ceiling_bytes": MAX_BYTES}],
+                "number": u64::MAX, "sample_start": "", "sample_number": 0, "sample_at_ms": 0,
+                "lease_ms": 5000, "policy": "dynims",
+                "stores": [{"name": "tidepool", "ceiling_bytes": MAX_BYTES}],
             });
             message[field] = value;
             message.to_string()
@@ -278,6 +288,7 @@ impl Rig {
         self.agents[0].wait("its own most", |control| control["capacity_bytes"] == MAX_BYTES)?;
         let dropped = |status: &Value| status["samples"]["dropped"].as_u64() > Some(0);
         self.agents[0].wait_status("samples that were dropped", dropped)?;
+        self.site.tells_of_no_broker()?;
         self.kafka.start_again()?;
         for agent in &self.agents {
             agent.wait_status("Kafka again", |status| {

@@ -32,6 +32,8 @@ pub enum PlaneCommand {
     Agent(Box<AgentArguments>),
     /// Show what the agent of this node has sent, taken and refused
     Status(Facts),
+    /// Show the plane's own state: nodes, ceilings and alarms of the whole site, as the job says
+    Site(SiteArguments),
 }
 
 /// Longest name of a node or a cluster, as in DNS.
@@ -84,6 +86,33 @@ pub struct AgentArguments {
     /// Topic of the ceilings
     #[arg(long, value_name = "NAME", default_value = "tidepool-ceilings", value_parser = name)]
     pub ceilings_topic: String,
+}
+
+/// Arguments of `plane site`.
+#[derive(Args, Clone, Debug)]
+pub struct SiteArguments {
+    /// Brokers of Kafka
+    #[arg(long, value_name = "HOST:PORT,...")]
+    pub kafka: String,
+    /// More properties of Kafka's client (librdkafka), one `name = value` a line: TLS, SASL
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub kafka_properties: Option<PathBuf>,
+    /// Topic of the summaries
+    #[arg(long, value_name = "NAME", default_value = "tidepool-summaries", value_parser = name)]
+    pub summaries_topic: String,
+    /// How many sites, racks and jobs are shown, those with the most demand first
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub top: u16,
+    /// Show it again every second, until Ctrl-C
+    #[arg(long)]
+    pub watch: bool,
+    /// Print JSON; with --watch a line each second
+    #[arg(long)]
+    pub json: bool,
+    /// Print metrics as Prometheus reads them, for the text files of its node exporter
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    pub metrics: bool,
 }
 
 /// What a broker must have done before a sample counts as sent.

@@ -11,7 +11,7 @@ use tidepool_proto::control::CeilingLease;
 use tidepool_proto::plane::StoreCeiling;
 
 use crate::ceiling::{self, Ceiling, Own, OwnSamples, Refusal};
-use crate::consumer::{Came, PartitionReader, partition_of};
+use crate::consumer::{Came, From, PartitionReader, partition_of};
 use crate::kafka::Consumer;
 use crate::samples::wall_clock_ms;
 use crate::shared::{Shared, say};
@@ -92,7 +92,7 @@ impl Ceilings<'_> {
             if reader.as_ref().is_none_or(|reader| reader.partition.number() != number) {
                 // The last one ends before the next one begins.
                 *reader = None;
-                let next = PartitionReader::start(self.client, self.topic, number);
+                let next = PartitionReader::start(self.client, self.topic, number, From::End);
                 let partition = next.map_err(|error| error.to_string())?;
                 *reader = Some(Reader { partition, since: Instant::now() });
             }
@@ -131,7 +131,7 @@ impl Ceilings<'_> {
                 return false;
             }
             Came::Message => self.shared.state().ceilings_link.works(),
-            Came::Nothing => {}
+            Came::Nothing | Came::End => {}
         }
         true
     }

@@ -1,5 +1,5 @@
-//! [`PartitionReader`]: reads one partition from its end, for as long as the agent runs. It is of
-//! no consumer group: no coordinator is asked, no offset is kept, and no user needs rights for one.
+//! [`PartitionReader`]: reads one partition, from its end or from shortly before it. It is of no
+//! consumer group: no coordinator is asked, no offset is kept, and no user needs rights for one.
 //! `rdkafka` wraps only consumers with a group, so librdkafka's own functions for single partitions
 //! are called here.
 
@@ -8,11 +8,11 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use rdkafka::bindings as native;
-use rdkafka::consumer::Consumer as _;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::types::RDKafkaRespErr;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use crate::kafka::Consumer;
+use crate::kafka::Ear;
 use crate::partition;
 
 /// Time for an answer of the brokers about a topic.
@@ -25,24 +25,50 @@ pub enum Came {
     Nothing,
     /// A message, which was handed on.
     Message,
+    /// All that the partition has was read; told only by clients that ask for it.
+    End,
     /// Why no message can come.
     Trouble(String),
 }
 
+/// Where reading begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// Behind the last message.
+    End,
+    /// So many messages before it, or at the first one.
+    Last(u32),
+}
+
+impl From {
+    fn offset(self) -> i64 {
+        match self {
+            From::End => native::RD_KAFKA_OFFSET_END.into(),
+            // As the macro RD_KAFKA_OFFSET_TAIL has it.
+            From::Last(count) => i64::from(native::RD_KAFKA_OFFSET_TAIL_BASE) - i64::from(count),
+        }
+    }
+}
+
 /// Reads a partition.
-pub struct PartitionReader<'a> {
+pub struct PartitionReader<'a, C: ConsumerContext + 'static = Ear> {
     topic: NonNull<native::rd_kafka_topic_t>,
     partition: i32,
     /// Lives longer than the topic, which is a part of it.
-    client: &'a Consumer,
+    client: &'a BaseConsumer<C>,
 }
 
-impl<'a> PartitionReader<'a> {
-    /// Begins to read a partition behind its last message.
+impl<'a, C: ConsumerContext> PartitionReader<'a, C> {
+    /// Begins to read a partition.
     ///
     /// # Errors
     /// Where librdkafka refuses the name or the partition.
-    pub fn start(client: &'a Consumer, topic: &str, partition: i32) -> Result<PartitionReader<'a>> {
+    pub fn start(
+        client: &'a BaseConsumer<C>,
+        topic: &str,
+        partition: i32,
+        from: From,
+    ) -> Result<Self> {
         let failed = || {
             // SAFETY: no argument; tells of the last call of this thread.
             let code = unsafe { native::rd_kafka_last_error() };
@@ -56,9 +82,9 @@ impl<'a> PartitionReader<'a> {
         // given.
         let topic = unsafe { native::rd_kafka_topic_new(raw, name.as_ptr(), std::ptr::null_mut()) };
         let topic = NonNull::new(topic).ok_or_else(failed)?;
-        let end = i64::from(native::RD_KAFKA_OFFSET_END);
         // SAFETY: the topic was made above and was not given back.
-        let started = unsafe { native::rd_kafka_consume_start(topic.as_ptr(), partition, end) };
+        let started =
+            unsafe { native::rd_kafka_consume_start(topic.as_ptr(), partition, from.offset()) };
         if started != 0 {
             let error = failed();
             // SAFETY: as above; nobody uses it behind this.
@@ -88,13 +114,13 @@ impl<'a> PartitionReader<'a> {
                 take(message.key(), message.payload());
                 Came::Message
             }
-            RDKafkaRespErr::RD_KAFKA_RESP_ERR__PARTITION_EOF => Came::Nothing,
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__PARTITION_EOF => Came::End,
             code => Came::Trouble(words(code)),
         }
     }
 }
 
-impl Drop for PartitionReader<'_> {
+impl<C: ConsumerContext> Drop for PartitionReader<'_, C> {
     fn drop(&mut self) {
         // SAFETY: started and made by `start`; nobody uses them behind this.
         unsafe {
@@ -141,17 +167,43 @@ impl Drop for Owned {
 ///
 /// # Errors
 /// In words: what the brokers, or the lack of them, say.
-pub fn partition_of(client: &Consumer, topic: &str, key: &str) -> std::result::Result<i32, String> {
+pub fn partition_of<C: ConsumerContext>(
+    client: &BaseConsumer<C>,
+    topic: &str,
+    key: &str,
+) -> std::result::Result<i32, String> {
+    let partitions = partitions_of(client, topic).map_err(|unseen| unseen.why)?;
+    Ok(partition::of_key(key.as_bytes(), partitions))
+}
+
+/// A topic that is not seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unseen {
+    /// What the brokers, or the lack of them, say.
+    pub why: String,
+    /// Whether a broker said so, who will not say something else in a moment.
+    pub is_final: bool,
+}
+
+/// How many partitions a topic has, which is never 0.
+///
+/// # Errors
+/// Where the topic is not there, is not for this user, or no broker answers.
+pub fn partitions_of<C: ConsumerContext>(
+    client: &BaseConsumer<C>,
+    topic: &str,
+) -> std::result::Result<u32, Unseen> {
+    let unseen = |is_final| move |why: String| Unseen { why, is_final };
     let metadata = client.fetch_metadata(Some(topic), METADATA_TIMEOUT);
-    let metadata = metadata.map_err(|error| error.to_string())?;
+    let metadata = metadata.map_err(|error| unseen(false)(error.to_string()))?;
     let found = metadata.topics().iter().find(|it| it.name() == topic);
-    let found = found.ok_or_else(|| format!("there is no topic {topic}"))?;
+    let found = found.ok_or_else(|| unseen(true)(format!("there is no topic {topic}")))?;
     if let Some(code) = found.error() {
-        return Err(format!("{topic}: {}", words(code)));
+        return Err(unseen(true)(format!("{topic}: {}", words(code))));
     }
     match u32::try_from(found.partitions().len()) {
-        Ok(partitions) if partitions > 0 => Ok(partition::of_key(key.as_bytes(), partitions)),
-        _ => Err(format!("the topic {topic} has no partitions")),
+        Ok(partitions) if partitions > 0 => Ok(partitions),
+        _ => Err(unseen(true)(format!("the topic {topic} has no partitions"))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Clients of Kafka as an agent wants them: few wake-ups, bounded memory, nothing that waits. What
+//! Clients of Kafka as agents and operators want them: few wake-ups, bounded memory, nothing that waits. What
 //! they find out about brokers goes to the link that they are of.
 
 use std::path::Path;
@@ -136,17 +136,7 @@ impl<'a> Kafka<'a> {
     }
 
     fn config(&self) -> ClientConfig {
-        let mut config = ClientConfig::new();
-        let given = self.properties.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        for (name, value) in DEFAULTS.into_iter().chain(given) {
-            config.set(name, value);
-        }
-        config.set("bootstrap.servers", &self.arguments.kafka);
-        config.set("socket.timeout.ms", SOCKET_TIMEOUT_MS.to_string());
-        config.set("statistics.interval.ms", "0");
-        // Lines of the log would come one a poll, before what matters, and pile up.
-        config.set_log_level(RDKafkaLogLevel::Emerg);
-        config
+        config(&self.arguments.kafka, &self.properties)
     }
 
     /// A client that sends samples.
@@ -182,7 +172,23 @@ impl<'a> Kafka<'a> {
     }
 }
 
-fn refused(error: &KafkaError) -> Error {
+/// What all clients have in common.
+pub fn config(brokers: &str, properties: &[(String, String)]) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    let given = properties.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    for (name, value) in DEFAULTS.into_iter().chain(given) {
+        config.set(name, value);
+    }
+    config.set("bootstrap.servers", brokers);
+    config.set("socket.timeout.ms", SOCKET_TIMEOUT_MS.to_string());
+    config.set("statistics.interval.ms", "0");
+    // Lines of the log would come one a poll, before what matters, and pile up.
+    config.set_log_level(RDKafkaLogLevel::Emerg);
+    config
+}
+
+/// Properties that cannot work.
+pub fn refused(error: &KafkaError) -> Error {
     let operation = "making a client of Kafka";
     Error::new(ErrorKind::InvalidInput, operation, error.to_string())
         .remedy("properties are those of librdkafka, such as ssl.ca.location")

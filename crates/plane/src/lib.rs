@@ -1,5 +1,6 @@
 //! The program `tidepool-plane` as a library: the part of a node in the cluster plane of memory
-//! control. It sends samples to Kafka and leases the ceilings that come back of the node.
+//! control. It sends samples to Kafka and leases the ceilings that come back of the node, and shows
+//! what the job says of the whole site.
 //! `tidepool` hands the commands over, so users type `tidepool plane`.
 //!
 //! The node never waits for it, and goes on by itself where any part of the plane is away.
@@ -17,6 +18,7 @@ mod properties;
 pub mod sample;
 mod samples;
 mod shared;
+mod site;
 mod status;
 
 use std::process::ExitCode;
@@ -43,5 +45,6 @@ fn run(arguments: Arguments) -> Result<Outcome> {
     match arguments.command {
         PlaneCommand::Agent(arguments) => agent::agent(&arguments),
         PlaneCommand::Status(facts) => status::status(&facts),
+        PlaneCommand::Site(arguments) => site::site(&arguments),
     }
 }

@@ -42,6 +42,15 @@ pub fn text(lines: &str) {
     raw_line(&without_controls(lines, true));
 }
 
+/// Empties the terminal that standard output is, for what is shown again and again. Elsewhere
+/// pictures come one below the other.
+pub fn clear() {
+    if io::stdout().is_terminal() {
+        // To the first place, then all behind it.
+        _ = io::stdout().lock().write_all(b"\x1b[H\x1b[2J");
+    }
+}
+
 fn raw_line(text: &str) {
     HAS_PRINTED.store(true, Ordering::Relaxed);
     if unheard().is_some() {

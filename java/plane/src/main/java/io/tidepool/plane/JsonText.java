@@ -1,6 +1,8 @@
 package io.tidepool.plane;
 
-/** Writes JSON of objects, arrays of objects, names and numbers. */
+import java.util.List;
+
+/** Writes JSON of objects, arrays, names and numbers. */
 final class JsonText {
 
     private final StringBuilder text = new StringBuilder();
@@ -42,6 +44,16 @@ final class JsonText {
             quote(value);
         }
         return this;
+    }
+
+    /** An array of names. */
+    JsonText names(String name, List<String> values) {
+        array(name);
+        for (String value : values) {
+            comma();
+            quote(value);
+        }
+        return end();
     }
 
     private void name(String name) {

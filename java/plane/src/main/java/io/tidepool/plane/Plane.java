@@ -81,7 +81,7 @@ public final class Plane {
         ceilings.sinkTo(sink(options, new CeilingFormat(options.ceilingsTopic)))
                 .name("ceilings").uid("ceilings");
         reports.keyBy(report -> "", Types.STRING)
-                .process(new SummaryFunction()).name("sums").uid("sums").setParallelism(1)
+                .process(new SummaryFunction(options.policy)).name("sums").uid("sums").setParallelism(1)
                 .sinkTo(sink(options, new SummaryFormat(options.summariesTopic)))
                 .name("summaries").uid("summaries").setParallelism(1);
     }

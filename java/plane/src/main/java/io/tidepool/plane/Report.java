@@ -25,6 +25,8 @@ public final class Report {
     public long demandBytes;
     /** Bytes in all stores of the node. */
     public long residentBytes;
+    /** Bytes that all stores of the node may hold at present. */
+    public long capacityBytes;
     /** Jobs on the node. */
     public JobUse[] jobs = NO_JOBS;
     /** Sum of the ceilings in force, or {@link Reading#UNKNOWN} where this report has none. */
@@ -55,6 +57,7 @@ public final class Report {
         demandBytes = sample.demandBytes;
         for (StoreFacts store : sample.stores) {
             residentBytes = Law.add(residentBytes, store.residentBytes);
+            capacityBytes = Law.add(capacityBytes, store.capacityBytes);
         }
         jobs = sample.jobs;
     }

@@ -1,7 +1,9 @@
 package io.tidepool.plane;
 
+import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import org.apache.flink.api.common.functions.OpenContext;
@@ -10,7 +12,7 @@ import org.apache.flink.util.Collector;
 
 /**
  * Sums by cluster, rack and job, once a second, of the last values of nodes that were heard from in
- * the last ten seconds. Nothing of it is in checkpoints: after a restart the sums are whole again
+ * the last ten seconds. Others are counted as silent until they are forgotten. Nothing of it is in checkpoints: after a restart the sums are whole again
  * once each node has spoken.
  */
 public final class SummaryFunction extends KeyedProcessFunction<String, Report, Summary> {
@@ -26,6 +28,8 @@ public final class SummaryFunction extends KeyedProcessFunction<String, Report, 
 
     private static final long serialVersionUID = 1;
 
+    private final PolicyName policy;
+
     /** Run of the job, as the last report has it. */
     private transient String plane;
     /** Counts that belong to no node. */
@@ -37,6 +41,10 @@ public final class SummaryFunction extends KeyedProcessFunction<String, Report, 
     private static final class Seen {
         private Report last;
         private long heardMs;
+    }
+
+    SummaryFunction(PolicyName policy) {
+        this.policy = policy;
     }
 
     @Override
@@ -87,14 +95,19 @@ public final class SummaryFunction extends KeyedProcessFunction<String, Report, 
             // A timer of before a restore: nothing was heard yet.
             lastMs = nowMs;
         }
-        nodes.values().removeIf(seen -> nowMs - seen.heardMs >= SILENT_MS);
+        nodes.values().removeIf(seen -> nowMs - seen.heardMs >= NodeFunction.FORGET_MS);
         long spanMs = nowMs - lastMs;
         lastMs = nowMs;
         Sums all = new Sums();
         all.add(unnamed, 0);
         Map<Group, Sums> clusters = new TreeMap<>();
         Map<Group, Sums> groups = new TreeMap<>();
+        List<Report> silent = new ArrayList<>();
         for (Seen seen : nodes.values()) {
+            if (nowMs - seen.heardMs >= SILENT_MS) {
+                silent.add(seen.last);
+                continue;
+            }
             all.add(seen.last, 0);
             Group cluster = new Group("cluster", seen.last.cluster, "");
             add(clusters, CLUSTERS, cluster, seen.last, 0);
@@ -102,11 +115,19 @@ public final class SummaryFunction extends KeyedProcessFunction<String, Report, 
                 addGroups(groups, seen.last);
             }
         }
+        // Behind the others: those that are there come first where there are too many.
+        for (Report node : silent) {
+            all.addSilent(node);
+            addSilent(clusters, CLUSTERS, new Group("cluster", node.cluster, ""), node);
+            if (!node.rack.isEmpty()) {
+                addSilent(groups, GROUPS, new Group("rack", node.cluster, node.rack), node);
+            }
+        }
         Map<Group, Sums> sums = new TreeMap<>(groups);
         sums.putAll(clusters);
         sums.put(new Group("plane", "", ""), all);
         sums.forEach((group, sum) -> {
-            String text = sum.json(group.head(), plane, nowMs, spanMs);
+            String text = sum.json(group.head(), plane, policy, nowMs, spanMs);
             out.collect(new Summary(group.key(), text));
         });
         unnamed = new Report();
@@ -125,17 +146,28 @@ public final class SummaryFunction extends KeyedProcessFunction<String, Report, 
                 add(groups, GROUPS, new Group("job", node.cluster, job), node, bytes));
     }
 
-    /** Adds a node to a sum; one that would be beyond the bound is not begun. */
+    /** Adds a node to a sum, if there is room for it. */
     private static void add(Map<Group, Sums> sums, int bound, Group group, Report node,
             long bytes) {
-        Sums sum = sums.get(group);
-        if (sum == null && sums.size() < bound) {
-            sum = new Sums();
-            sums.put(group, sum);
-        }
+        Sums sum = sum(sums, bound, group);
         if (sum != null) {
             sum.add(node, bytes);
         }
+    }
+
+    private static void addSilent(Map<Group, Sums> sums, int bound, Group group, Report node) {
+        Sums sum = sum(sums, bound, group);
+        if (sum != null) {
+            sum.addSilent(node);
+        }
+    }
+
+    /** The sum of a group, or null for one that would be beyond the bound. */
+    private static Sums sum(Map<Group, Sums> sums, int bound, Group group) {
+        if (sums.size() < bound) {
+            return sums.computeIfAbsent(group, name -> new Sums());
+        }
+        return sums.get(group);
     }
 
     /** What is summed up: the plane, a cluster, or a rack or a job of it. */

@@ -23,7 +23,7 @@ public class TestSummary {
     @Before
     public void start() throws Exception {
         job = new KeyedOneInputStreamOperatorTestHarness<>(
-                new KeyedProcessOperator<>(new SummaryFunction()), report -> "", Types.STRING);
+                new KeyedProcessOperator<>(new SummaryFunction(PolicyName.DYNIMS)), report -> "", Types.STRING);
         job.open();
         job.setProcessingTime(nowMs);
     }
@@ -37,6 +37,7 @@ public class TestSummary {
         Reading sample = sample(node, "a", 1, 100 * GIB);
         sample.rack = rack;
         sample.stores[0].residentBytes = 7;
+        sample.stores[0].capacityBytes = 8;
         sample.jobs = new JobUse[jobs.length];
         for (int i = 0; i < jobs.length; i++) {
             sample.jobs[i] = new JobUse(jobs[i], "anna", 5);
@@ -72,10 +73,12 @@ public class TestSummary {
         assertThat(texts.keySet()).containsExactly("plane", "site1", "site1/job/1", "site1/job/2",
                 "site1/rack/r1");
         assertThat(texts.get("site1/rack/r1")).isEqualTo("{\"form\":1,\"scope\":\"rack\","
-                + "\"cluster\":\"site1\",\"rack\":\"r1\",\"plane\":\"plane1\",\"at_ms\":1001000,"
-                + "\"span_ms\":1000,\"nodes\":2,\"memory_total_bytes\":" + 256 * GIB
+                + "\"cluster\":\"site1\",\"rack\":\"r1\",\"plane\":\"plane1\",\"policy\":\"dynims\","
+                + "\"at_ms\":1001000,\"span_ms\":1000,\"nodes\":2,\"silent_nodes\":0,"
+                + "\"silent\":[],\"memory_total_bytes\":" + 256 * GIB
                 + ",\"available_bytes\":" + 56 * GIB + ",\"demand_bytes\":" + 200 * GIB
-                + ",\"resident_bytes\":14,\"ceiling_bytes\":60,\"job_bytes\":0,\"samples\":2,"
+                + ",\"resident_bytes\":14,\"capacity_bytes\":16,\"ceiling_bytes\":60,"
+                + "\"job_bytes\":0,\"samples\":2,"
                 + "\"repeated\":0,\"late\":0,\"garbage\":0,\"skewed\":0,\"foreign\":0,"
                 + "\"incomplete\":0,\"refused\":0,\"trimmed\":0,\"decisions\":2,\"ceilings\":0,"
                 + "\"decisions_per_s\":2,\"lag_ms\":4}");
@@ -104,14 +107,35 @@ public class TestSummary {
     }
 
     @Test
-    public void silentNodesLeaveTheSums() throws Exception {
-        send(report("n0", "r1"), report("n1", "r1"));
+    public void silentNodesLeaveTheSumsAndAreCountedUntilTheyAreForgotten() throws Exception {
+        send(report("n0", "r1", "1"), report("n1", "r2", "2"));
         after(5000);
-        send(report("n0", "r1"));
+        send(report("n0", "r1", "1"));
         Map<String, String> texts = after(5000);
-        assertThat(texts.get("site1")).contains("\"nodes\":1,");
+        String oneIsSilent = "\"nodes\":1,\"silent_nodes\":1,\"silent\":[\"n1\"],";
+        assertThat(texts.get("site1")).contains(oneIsSilent);
+        assertThat(texts.get("plane")).contains(oneIsSilent);
+        assertThat(texts.get("site1/rack/r1")).contains("\"silent_nodes\":0,\"silent\":[],");
+        assertThat(texts.get("site1/rack/r2")).contains("\"nodes\":0,\"silent_nodes\":1,");
+        assertThat(texts).doesNotContainKey("site1/job/2");
         texts = after(5000);
+        assertThat(texts.get("site1")).contains("\"nodes\":0,\"silent_nodes\":2,")
+                .contains("\"demand_bytes\":0,");
+        send(report("n1", "r2"));
+        assertThat(after(1000).get("site1")).contains("\"nodes\":1,\"silent_nodes\":1,");
+        texts = after(NodeFunction.FORGET_MS);
         assertThat(texts.keySet()).containsExactly("plane");
+        assertThat(texts.get("plane")).contains("\"nodes\":0,\"silent_nodes\":0,");
+    }
+
+    @Test
+    public void namesOfSilentNodesAreBounded() throws Exception {
+        for (int node = 0; node < 100; node++) {
+            send(report("n" + (100 + node), ""));
+        }
+        after(5000);
+        assertThat(after(5000).get("plane")).contains("\"nodes\":0,\"silent_nodes\":100,")
+                .contains("\"silent\":[\"n100\",").contains(",\"n107\"],");
     }
 
     @Test
@@ -136,7 +160,7 @@ public class TestSummary {
             send(report("n" + node, "r" + node, jobs));
         }
         assertThat(after(1000)).hasSize(SummaryFunction.GROUPS + 2).containsKey("site1");
-        Map<String, String> texts = after(10_000);
+        Map<String, String> texts = after(NodeFunction.FORGET_MS);
         assertThat(texts.keySet()).containsExactly("plane");
         for (int cluster = 0; cluster < 300; cluster++) {
             Report report = report("n0", "");
@@ -146,5 +170,6 @@ public class TestSummary {
         texts = after(1000);
         assertThat(texts).hasSize(SummaryFunction.CLUSTERS + 1);
         assertThat(texts.get("plane")).contains("\"nodes\":300,");
+        assertThat(after(10_000)).hasSize(SummaryFunction.CLUSTERS + 1);
     }
 }
