@@ -37,7 +37,8 @@ struct Scale {
     burst: Duration,
     /// How much of the recorded demand is played under each law.
     trace_s: f64,
-    /// Seconds of simulated nodes before they are measured, and while they are.
+    /// Seconds of simulated nodes before they are measured, in which Java compiles what it runs
+    /// often, and while they are.
     load_s: [u64; 2],
     /// Simulated nodes, where they are to be others than those of the goals.
     nodes: Option<u32>,
@@ -51,7 +52,7 @@ const FULL: Scale = Scale {
     bursts: 12,
     burst: Duration::from_secs(10),
     trace_s: 60.0,
-    load_s: [25, 30],
+    load_s: [60, 30],
     nodes: None,
 };
 
