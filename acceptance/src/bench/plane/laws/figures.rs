@@ -144,10 +144,10 @@ fn answers(seen: &Recording, headroom: u64, held: &[(u64, u64)]) -> (Vec<f64>, u
         let can_answer = during.0.first().is_some_and(|sample| sample.stored >= RISE_BYTES);
         let crossed_ns = during.crossing_ns(headroom).filter(|_| can_answer);
         let Some(crossed_ns) = crossed_ns else { continue };
-        let mut full = 0;
+        let mut most = 0;
         let left = during.0.iter().find(|sample| {
-            let is_less = sample.stored < full && sample.capacity < full;
-            full = full.max(sample.stored.min(sample.capacity));
+            let is_less = sample.stored < most && sample.capacity < most;
+            most = most.max(sample.stored);
             is_less
         });
         silent += usize::from(left.is_none());
@@ -239,6 +239,14 @@ mod tests {
             (tight, 90, 90),
         ]);
         assert_eq!(early.answers_ms, [0.0], "left before it was needed");
+        let goes_on = of(&[
+            (calm, 100, 100),
+            (calm, 100, 100),
+            (tight, 100, 80),
+            (tight, 96, 80),
+            (tight, 92, 80),
+        ]);
+        assert_eq!(goes_on.answers_ms, [10.0], "what was ordered before leaves");
         let never = of(&[(calm, 90, 100), (calm, 90, 100), (tight, 80, 100), (tight, 90, 100)]);
         assert_eq!((never.answers_ms.as_slice(), never.silent), (&[10.0][..], 1));
         let unasked = of(&[(calm, 90, 100); 4]);

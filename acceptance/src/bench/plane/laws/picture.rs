@@ -30,8 +30,8 @@ fn title(name: &str, run: &Run) -> String {
         .first_ms(0.99)
         .map_or("no first byte".to_owned(), |ms| format!("first byte within {ms:.0} ms"));
     format!(
-        "{name}: {:.1} s below the headroom, lowest {:+.2} GiB; {:.2} GiB unused; {:.1} GiB evicted; \
-         {first}",
+        "{name}: {:.1} s below the headroom, lowest {:+.2} GiB; {:.2} GiB unused; \
+         {:.1} GiB evicted; {first}",
         figures.below_s, figures.lowest_gib, figures.excess_gib, figures.evicted_gib
     )
 }
