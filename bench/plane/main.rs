@@ -6,7 +6,7 @@ mod load;
 mod wire;
 
 use std::io::{Read, Write};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::{Args, Parser};
@@ -18,6 +18,9 @@ use crate::wire::Connection;
 const CEILINGS: &str = "tidepool-ceilings";
 /// As an agent waits.
 const FETCH_WAIT_MS: i32 = 20_000;
+/// How often a broker is asked for the end of a partition, and the time between.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Parser)]
 enum Arguments {
@@ -69,7 +72,17 @@ fn follow(
 ) -> Result<()> {
     let partition = partition::of_key(node.as_bytes(), partitions);
     let mut connection = Connection::open(kafka)?;
-    let mut offset = connection.end_of(CEILINGS, partition)?;
+    let mut tries = 0;
+    let mut offset = loop {
+        // A broker that was just given many partitions does not lead all of them yet.
+        match connection.end_of(CEILINGS, partition) {
+            Err(_) if tries < TRIES => {
+                tries += 1;
+                std::thread::sleep(PAUSE);
+            }
+            end => break end?,
+        }
+    };
     loop {
         let fetched = connection.fetch(CEILINGS, partition, offset, FETCH_WAIT_MS)?;
         offset = fetched.next;

@@ -90,7 +90,7 @@ impl Rig {
 
     /// Fills the store and lets the contender govern it, with `slack` bytes to its threshold.
     pub fn prepare(&mut self, contender: Contender, slack: u64) -> Result<()> {
-        self.set("control", "off")?;
+        set(&self.node, "control", "off")?;
         if contender == Contender::PageCache {
             self.node.ask(&["resize", "0"])?;
         } else {
@@ -102,7 +102,7 @@ impl Rig {
         std::thread::sleep(Duration::from_millis(200));
         self.headroom = watch.finish()?.available().saturating_sub(slack);
         if contender != Contender::PageCache {
-            self.govern(contender)?;
+            govern(&self.node, contender, self.headroom)?;
         }
         Ok(())
     }
@@ -115,44 +115,9 @@ impl Rig {
         Ok(())
     }
 
-    fn govern(&self, contender: Contender) -> Result<()> {
-        let total = environment::memory_field("MemTotal")? as f64;
-        // The policy takes no smaller share; only an empty machine with a small store is below it.
-        let target = (1.0 - self.headroom as f64 / total).max(USED_SHARE_MIN);
-        let (policy, interval) = match contender {
-            Contender::Tidepool => ("tidepool", "10"),
-            Contender::Dynims => ("dynims", "100"),
-            Contender::Fixed | Contender::PageCache => ("static", "10"),
-        };
-        self.set("control_policy", "static")?;
-        self.set("control_interval_ms", interval)?;
-        self.set("control_headroom_bytes", &self.headroom.to_string())?;
-        self.set("control_used_share_target", &format!("{target:.6}"))?;
-        if let Err(refused) = self.set("control_policy", policy) {
-            // A store in small pages gives back too slowly for the paper's gain to settle.
-            eprintln!("x: {refused:#}\nx: {policy} goes on with a gain of {GAIN_OF_SLOW_STORES}");
-            self.set("control_gain", GAIN_OF_SLOW_STORES)?;
-            self.set("control_policy", policy)?;
-        }
-        self.set("control", "on")?;
-        wait_until("the controller", GOVERNED_LIMIT, || {
-            let status = self.control()?;
-            let says = status["report"]["policy"].as_str();
-            Ok(status["lease"] == "governed" && says == Some(policy))
-        })?;
-        std::thread::sleep(SETTLE);
-        Ok(())
-    }
-
     /// What the controller says.
     pub fn control(&self) -> Result<Value> {
-        // The exit code tells that nobody governs; the text says it as well.
-        let output = process::capture(&mut self.node.command(&["control", "status", "--json"]))?;
-        serde_json::from_slice(&output.stdout).context("control status")
-    }
-
-    fn set(&self, name: &str, value: &str) -> Result<()> {
-        self.node.ask(&["control", "set", name, value]).map(drop)
+        control(&self.node)
     }
 
     /// Begins to watch.
@@ -165,6 +130,48 @@ impl Drop for Rig {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.lower);
     }
+}
+
+/// Lets the contender govern the node and keep `headroom` bytes available.
+pub fn govern(node: &Node, contender: Contender, headroom: u64) -> Result<()> {
+    let total = environment::memory_field("MemTotal")? as f64;
+    // The policy takes no smaller share; only an empty machine with a small store is below it.
+    let target = (1.0 - headroom as f64 / total).max(USED_SHARE_MIN);
+    let (policy, interval) = match contender {
+        Contender::Tidepool => ("tidepool", "10"),
+        Contender::Dynims => ("dynims", "100"),
+        Contender::Fixed | Contender::PageCache => ("static", "10"),
+    };
+    set(node, "control_policy", "static")?;
+    set(node, "control_interval_ms", interval)?;
+    set(node, "control_headroom_bytes", &headroom.to_string())?;
+    set(node, "control_used_share_target", &format!("{target:.6}"))?;
+    if let Err(refused) = set(node, "control_policy", policy) {
+        // A store in small pages gives back too slowly for the paper's gain to settle.
+        eprintln!("x: {refused:#}\nx: {policy} goes on with a gain of {GAIN_OF_SLOW_STORES}");
+        set(node, "control_gain", GAIN_OF_SLOW_STORES)?;
+        set(node, "control_policy", policy)?;
+    }
+    set(node, "control", "on")?;
+    wait_until("the controller", GOVERNED_LIMIT, || {
+        let status = control(node)?;
+        let says = status["report"]["policy"].as_str();
+        Ok(status["lease"] == "governed" && says == Some(policy))
+    })?;
+    std::thread::sleep(SETTLE);
+    Ok(())
+}
+
+/// Changes a setting of the control.
+pub fn set(node: &Node, name: &str, value: &str) -> Result<()> {
+    node.ask(&["control", "set", name, value]).map(drop)
+}
+
+/// What the controller of a node says.
+fn control(node: &Node) -> Result<Value> {
+    // The exit code tells that nobody governs; the text says it as well.
+    let output = process::capture(&mut node.command(&["control", "status", "--json"]))?;
+    serde_json::from_slice(&output.stdout).context("control status")
 }
 
 /// A watcher at work.

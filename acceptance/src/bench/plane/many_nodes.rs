@@ -16,8 +16,6 @@ use crate::{cleanup, environment, process};
 
 /// Of a hundred nodes so many have demand that moves.
 const MOVING: u32 = 25;
-/// Partitions of the topic of ceilings: a node reads those of the others in its own as well.
-const CEILINGS_PARTITIONS: u32 = 64;
 const TRACES: [&str; 5] = [
     "bursts-7-s.csv",
     "steps-64-mib.csv",
@@ -34,73 +32,69 @@ pub struct Case {
     /// Samples in a message while nothing moves.
     batch: u32,
     policy: &'static str,
-    /// Whether the job takes and sends together what comes within 5 ms: Kafka costs by the request.
-    together: bool,
-    goal_cores: f64,
+    /// The job takes and sends together what comes within this time: Kafka costs by the request.
+    together_ms: u64,
+    /// How long a ceiling holds; it is sent anew at half of that.
+    lease_ms: u64,
+    /// Of the topic of ceilings: a node reads those of the others in its own as well.
+    partitions: u32,
+    goal_cores: Option<f64>,
     /// What the paper needed.
     paper_cores: Option<f64>,
 }
 
-/// Those that the goals are of.
-pub const CASES: [Case; 6] = [
-    Case {
-        nodes: 256,
-        interval_ms: 25,
-        batch: 10,
-        policy: "dynims",
-        together: false,
-        goal_cores: 1.0,
-        paper_cores: Some(17.3),
-    },
-    Case {
-        nodes: 256,
-        interval_ms: 25,
-        batch: 10,
-        policy: "dynims",
-        together: true,
-        goal_cores: 1.0,
-        paper_cores: Some(17.3),
-    },
-    Case {
-        nodes: 256,
-        interval_ms: 100,
-        batch: 10,
-        policy: "dynims",
-        together: false,
-        goal_cores: 0.5,
-        paper_cores: Some(4.8),
-    },
-    Case {
-        nodes: 256,
-        interval_ms: 100,
-        batch: 10,
-        policy: "dynims",
-        together: true,
-        goal_cores: 0.5,
-        paper_cores: Some(4.8),
-    },
-    Case {
-        nodes: 1000,
-        interval_ms: 1000,
-        batch: 1,
-        policy: "dynims",
-        together: true,
-        goal_cores: 0.2,
-        paper_cores: None,
-    },
-    Case {
-        nodes: 1000,
-        interval_ms: 1000,
-        batch: 1,
-        policy: "follow",
-        together: true,
-        goal_cores: 0.2,
-        paper_cores: None,
-    },
-];
+/// More than comes in the time.
+const FETCH_BYTES: u64 = 1 << 20;
+/// As the job has it.
+const LEASE_MS: u64 = 5_000;
 
-/// Properties of Kafka's clients for that.
-const TOGETHER: &str = "linger.ms=5\nfetch.min.bytes=65536\nfetch.max.wait.ms=5\n";
+/// 256 nodes, as the paper had them.
+const fn paper(
+    interval_ms: u64,
+    together_ms: u64,
+    goal_cores: Option<f64>,
+    paper_cores: Option<f64>,
+) -> Case {
+    Case {
+        nodes: 256,
+        interval_ms,
+        batch: 10,
+        policy: "dynims",
+        together_ms,
+        lease_ms: LEASE_MS,
+        partitions: 64,
+        goal_cores,
+        paper_cores,
+    }
+}
+
+/// 1,000 nodes that send a summary a second.
+const fn summaries(policy: &'static str, together_ms: u64, lease_ms: u64, partitions: u32) -> Case {
+    Case {
+        nodes: 1000,
+        interval_ms: 1000,
+        batch: 1,
+        policy,
+        together_ms,
+        lease_ms,
+        partitions,
+        goal_cores: Some(0.2),
+        paper_cores: None,
+    }
+}
+
+/// Those that the goals are of, and beside them ways that cost less.
+pub const CASES: [Case; 9] = [
+    paper(10, 5, None, None),
+    paper(25, 0, Some(1.0), Some(17.3)),
+    paper(25, 5, Some(1.0), Some(17.3)),
+    paper(100, 0, Some(0.5), Some(4.8)),
+    paper(100, 5, Some(0.5), Some(4.8)),
+    summaries("dynims", 5, LEASE_MS, 64),
+    summaries("dynims", 100, 20_000, 256),
+    summaries("follow", 5, LEASE_MS, 64),
+    summaries("follow", 100, LEASE_MS, 64),
+];
 
 /// What one round gave.
 struct Seen {
@@ -122,8 +116,7 @@ pub fn run(bench: &Bench, case: &Case) -> Result<Vec<Row>> {
     } else {
         format!("{} nodes at {} ms", case.nodes, case.interval_ms)
     };
-    let how = if case.together { ", 5 ms together" } else { "" };
-    let name = format!("plane-many: {what}, {}{how}", case.policy);
+    let name = format!("plane-many: {what}, {}{}", case.policy, case.how());
     if !bench.wants(&name) {
         return Ok(Vec::new());
     }
@@ -133,7 +126,7 @@ pub fn run(bench: &Bench, case: &Case) -> Result<Vec<Row>> {
     }
     let cores: Vec<f64> = rounds.iter().map(|seen| seen.cores[0] + seen.cores[1]).collect();
     let reference = case.paper_cores.map(|paper| vec![paper; cores.len()]).unwrap_or_default();
-    let goal = Goal::AtMost(case.goal_cores);
+    let goal = case.goal_cores.map_or(Goal::Shown, Goal::AtMost);
     let mut row = Row::alone(&format!("{name}: broker and job"), "cores", cores, goal);
     row.reference = reference;
     for seen in &rounds {
@@ -157,6 +150,28 @@ pub fn run(bench: &Bench, case: &Case) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+impl Case {
+    /// What is not as it is by itself.
+    fn how(&self) -> String {
+        let mut how = String::new();
+        if self.together_ms > 0 {
+            how.push_str(&format!(", {} ms together", self.together_ms));
+        }
+        if self.lease_ms != LEASE_MS {
+            how.push_str(&format!(", leases of {} s", self.lease_ms / 1000));
+        }
+        how
+    }
+
+    /// Properties of Kafka's clients in the job; none as it is by itself.
+    fn properties(&self) -> Option<String> {
+        let ms = self.together_ms;
+        let text =
+            format!("linger.ms={ms}\nfetch.min.bytes={FETCH_BYTES}\nfetch.max.wait.ms={ms}\n");
+        (ms > 0).then_some(text)
+    }
+}
+
 impl Seen {
     fn note(&self, seconds: f64) -> String {
         let a_second = |field: &str| self.said[field].as_f64().unwrap_or(0.0) / seconds;
@@ -173,12 +188,13 @@ impl Seen {
 }
 
 fn round(bench: &Bench, case: &Case) -> Result<Seen> {
-    let mut site = Site::start(CEILINGS_PARTITIONS)?;
+    let mut site = Site::start(case.partitions)?;
     let interval = case.interval_ms.to_string();
-    let mut arguments =
-        ["--policy", case.policy, "--interval-ms", &interval].map(str::to_owned).to_vec();
-    if case.together {
-        arguments.extend(["--kafka-properties".to_owned(), site.file("together", TOGETHER)?]);
+    let lease = case.lease_ms.to_string();
+    let arguments = ["--policy", case.policy, "--interval-ms", &interval, "--lease-ms", &lease];
+    let mut arguments = arguments.map(str::to_owned).to_vec();
+    if let Some(properties) = case.properties() {
+        arguments.extend(["--kafka-properties".to_owned(), site.file("together", &properties)?]);
     }
     site.start_job(&arguments)?;
     let mut command = player(&site, "load")?;

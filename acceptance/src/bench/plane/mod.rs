@@ -1,8 +1,10 @@
 //! Benchmark of the cluster plane of memory control: Kafka, the Flink job and agents as a site
 //! would run them. One real node whose memory moves, the cost of its agent, as many simulated
-//! nodes as the paper had, and the gains of its figure 3-6. It prints, and judges no test.
+//! nodes as the paper had, the gains of its figure 3-6, and a recorded demand under several laws.
+//! It prints, and judges no test.
 
 mod gains;
+mod laws;
 mod many_nodes;
 mod one_node;
 mod rig;
@@ -33,7 +35,10 @@ struct Scale {
     bursts: u32,
     /// How long a burst is watched.
     burst: Duration,
-    /// Seconds of simulated nodes before they are measured, and while they are.
+    /// How much of the recorded demand is played under each law.
+    trace_s: f64,
+    /// Seconds of simulated nodes before they are measured, in which Java compiles what it runs
+    /// often, and while they are.
     load_s: [u64; 2],
     /// Simulated nodes, where they are to be others than those of the goals.
     nodes: Option<u32>,
@@ -46,7 +51,8 @@ const FULL: Scale = Scale {
     rest: Duration::from_secs(60),
     bursts: 12,
     burst: Duration::from_secs(10),
-    load_s: [25, 30],
+    trace_s: 60.0,
+    load_s: [60, 30],
     nodes: None,
 };
 
@@ -57,6 +63,7 @@ const QUICK: Scale = Scale {
     rest: Duration::from_secs(20),
     bursts: 3,
     burst: Duration::from_secs(5),
+    trace_s: 10.0,
     load_s: [10, 10],
     nodes: Some(32),
 };
@@ -88,10 +95,12 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         more.iter().for_each(|row| println!("{row}"));
         rows.extend(more);
     };
-    if one_node::is_wanted(&bench) || gains::is_wanted(&bench) {
+    let one_node = [one_node::is_wanted, gains::is_wanted, laws::is_wanted];
+    if one_node.iter().any(|is_wanted| is_wanted(&bench)) {
         let mut rig = Rig::start(&bench, options.pfs.as_deref())?;
         show(one_node::run(&bench, &mut rig)?);
         show(gains::run(&bench, &mut rig)?);
+        show(laws::run(&bench, &mut rig)?);
     }
     for case in many_nodes::CASES {
         show(many_nodes::run(&bench, &case)?);

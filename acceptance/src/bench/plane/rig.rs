@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Bench;
 use super::site::{CLUSTER, Site, player, programs};
-use crate::bench::control::rig::Watch;
+use crate::bench::control::rig::{Watch, set};
 use crate::bench::wait_until;
 use crate::hog::remote::{JobOptions, RunningJob};
 use crate::jvm::daemon::Daemon;
@@ -40,7 +40,10 @@ pub struct Rig {
     pub node: Node,
     /// What the job beside it takes at most.
     burst_bytes: u64,
-    slack_bytes: u64,
+    /// Room before the threshold at rest.
+    pub slack_bytes: u64,
+    /// What the store may hold at most.
+    most_bytes: u64,
     programs: PathBuf,
     lower: Scratch,
 }
@@ -55,11 +58,12 @@ impl Rig {
             let file = std::fs::File::create(lower.path().join(format!("hole-{index}")))?;
             file.set_len(FILE_BYTES.min(store_bytes - index * FILE_BYTES))?;
         }
+        let most_bytes = store_bytes + 4 * BLOCK_BYTES;
         let block = BLOCK_BYTES.to_string();
         let arguments = ["--control", "off", "--memory-min", "0", "--block-bytes", &block];
         let node = Node::start_unmounted(&NodeOptions {
             pfs: lower.path().to_owned(),
-            memory: (store_bytes + 4 * BLOCK_BYTES).to_string(),
+            memory: most_bytes.to_string(),
             arguments: arguments.iter().map(ToString::to_string).collect(),
         })?;
         Ok(Rig {
@@ -68,6 +72,7 @@ impl Rig {
             node,
             burst_bytes: bench.scale.burst_bytes,
             slack_bytes: store_bytes / SLACK_SHARE,
+            most_bytes,
             programs: programs()?,
             lower,
         })
@@ -76,20 +81,32 @@ impl Rig {
     /// Starts the job with this gain and the agent with so many samples in a message, on a full
     /// store that is a little below the threshold; waits for the first ceiling.
     pub fn govern(&mut self, gain: f64, batch: u32) -> Result<()> {
-        (self.agent, self.site.job) = (None, None);
-        wait_until("the end of the lease", LIMIT, || {
-            Ok(self.control()?["leased_ceiling"].is_null())
-        })?;
+        self.end_plane()?;
         self.fill()?;
         std::thread::sleep(SETTLE);
         let total = environment::memory_field("MemTotal")?;
         let used = total - environment::memory_available_bytes()? + self.slack_bytes;
-        let share = used as f64 / total as f64;
+        self.start_plane(used as f64 / total as f64, gain, batch)
+    }
+
+    /// Ends job and agent, and waits until the node is within its own limits again.
+    pub fn end_plane(&mut self) -> Result<()> {
+        (self.agent, self.site.job) = (None, None);
+        wait_until(
+            "the end of the lease",
+            LIMIT,
+            || Ok(self.control()?["leased_ceiling"].is_null()),
+        )
+    }
+
+    /// Starts the job with this threshold and gain, and the agent with so many samples in a
+    /// message; waits for the first ceiling.
+    pub fn start_plane(&mut self, used_share: f64, gain: f64, batch: u32) -> Result<()> {
         let arguments = [
             "--policy",
             "dynims",
             "--used-share",
-            &format!("{share:.5}"),
+            &format!("{used_share:.5}"),
             "--gain",
             &format!("{gain}"),
         ];
@@ -101,6 +118,19 @@ impl Rig {
         wait_until("a ceiling", LIMIT, || Ok(!self.control()?["leased_ceiling"].is_null()))?;
         std::thread::sleep(SETTLE);
         Ok(())
+    }
+
+    /// Ends the plane and every policy, and fills the store to its most; returns what is available
+    /// beside it then.
+    pub fn rest(&mut self) -> Result<u64> {
+        self.end_plane()?;
+        set(&self.node, "control", "off")?;
+        self.node.ask(&["resize", &self.most_bytes.to_string()])?;
+        self.fill()?;
+        std::thread::sleep(SETTLE);
+        let watch = self.watch()?;
+        std::thread::sleep(SETTLE / 10);
+        Ok(watch.finish()?.available())
     }
 
     /// What the node says of its size.
@@ -146,13 +176,14 @@ impl Rig {
         })
     }
 
-    /// A job that waits for steps.
+    /// A job that waits for steps and takes the burst at most.
     pub fn job(&self) -> Result<RunningJob> {
-        RunningJob::start(&JobOptions {
-            most_bytes: self.burst_bytes,
-            huge: true,
-            leave_bytes: LEAVE_BYTES,
-        })
+        self.job_of(self.burst_bytes)
+    }
+
+    /// A job that waits for steps and takes so many bytes at most.
+    pub fn job_of(&self, most_bytes: u64) -> Result<RunningJob> {
+        RunningJob::start(&JobOptions { most_bytes, huge: true, leave_bytes: LEAVE_BYTES })
     }
 
     /// Begins to watch the machine and the store.
