@@ -26,12 +26,9 @@ const NAMES: [&str; 2] = ["java", "jsvc"];
 /// Its main class begins with this, however it was started.
 const DATA_NODE: &str = "org.apache.hadoop.hdfs.server.datanode.";
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
-/// A NameNode hears each 10 seconds what is cached, unless set otherwise. Of what it had not heard,
-/// nothing goes before it looks again.
-const ROUND_TIME: Duration = Duration::from_secs(12);
-/// Together longer than the 30 seconds after which it tells a DataNode the next thing, unless set
-/// otherwise.
-const ROUNDS_MAX: u32 = 3;
+/// A NameNode hears each 10 seconds what is cached, and tells a DataNode the next thing after 30,
+/// unless set otherwise. The program has it look again meanwhile.
+const SETTLE_TIME: Duration = Duration::from_secs(36);
 const OPERATION: &str = "opening an HDFS store";
 
 /// A cache pool to control, on the DataNode of this node.
@@ -95,14 +92,8 @@ impl Hdfs {
     }
 
     fn change(&self, capacity_bytes: u64, deadline: Instant) -> Result<()> {
-        for _ in 0..ROUNDS_MAX {
-            self.program.resize(capacity_bytes, deadline)?;
-            settle::wait(|| self.locked_bytes(), capacity_bytes, ROUND_TIME, deadline)?;
-            if self.locked_bytes()? <= capacity_bytes || Instant::now() >= deadline {
-                break;
-            }
-        }
-        Ok(())
+        self.program.resize(capacity_bytes, deadline)?;
+        settle::wait(|| self.locked_bytes(), capacity_bytes, SETTLE_TIME, deadline)
     }
 }
 

@@ -126,6 +126,8 @@ final class AlluxioWorker implements ResizableStore, Reserver {
         client = context.acquireBlockWorkerClient(found.getAddress());
         capacityBytes = level(found.getCapacityBytesOnTiers());
         room = new HeldRoom(this, Math.max(PIECE_BYTES, capacityBytes / PIECES));
+        // Opens the connection, and shows before the first command whether the worker does this.
+        reserve(0).cancel();
     }
 
     private void disconnect() {
