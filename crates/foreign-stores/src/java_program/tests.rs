@@ -103,9 +103,10 @@ fn one_that_ended_says_why_and_is_started_again_after_a_pause() {
 
 #[test]
 fn one_that_ends_by_itself_is_noticed_without_a_command() {
-    let (program, place) = started(&format!("echo ready {VERSION}\nread line < $0.end\n"));
+    let wait = "until [ -e $0.end ]; do sleep 0.01; done";
+    let (program, place) = started(&format!("echo ready {VERSION}\n{wait}\n"));
     assert!(program.is_running());
-    assert!(!place.path().join("java.end").exists());
+    std::fs::write(place.path().join("java.end"), "").unwrap();
     until("its end", || !program.is_running());
 }
 
@@ -133,6 +134,38 @@ fn it_does_not_outlive_its_owner() {
     let pid = std::fs::read_to_string(place.path().join("java.pid")).unwrap();
     drop(program);
     until("its end", || !Path::new("/proc").join(pid.trim()).exists());
+}
+
+/// In a process of its own, which starts a program and waits to be killed.
+const OWNER: &str = "TIDEPOOL_TEST_OWNER";
+
+#[test]
+fn it_ends_with_an_owner_that_is_killed() {
+    let script = format!("echo $$ > $0.pid\necho ready {VERSION}\nexec sleep 600\n");
+    if let Some(place) = std::env::var_os(OWNER) {
+        let place = tempfile::Builder::new().prefix("owner").tempdir_in(place).unwrap();
+        let program = JavaProgram::start("s", &entry(&place, &script), &[]).unwrap();
+        std::thread::sleep(LONG);
+        return drop(program);
+    }
+    let place = tempfile::tempdir().unwrap();
+    let name = "java_program::tests::it_ends_with_an_owner_that_is_killed";
+    let mut owner = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env(OWNER, place.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let file = || {
+        let made = std::fs::read_dir(place.path()).unwrap().flatten().next()?;
+        std::fs::read_to_string(made.path().join("java.pid")).ok().filter(|pid| !pid.is_empty())
+    };
+    until("the program", || file().is_some());
+    let pid = file().unwrap();
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    let status = || std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+    until("its end", || status().map_or(true, |text| text.contains(") Z ")));
 }
 
 #[test]

@@ -226,6 +226,8 @@ fn a_worker_holds_no_more_than_it_may_and_has_the_room_back_at_once() {
     pinned_files_stay(&it, &*store);
     a_restarted_worker_is_held_to_the_same(&mut it, &*store);
     without_the_program_the_worker_has_all_its_room(&it, &*store);
+    drop(store);
+    until("the room given back at the end of control", || it.load() == FILES * FILE_BYTES);
     let error = refusal(&entry(&it.ramdisk.0, "/no/such/place/*"));
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert!(error.remedy_text().unwrap().contains("class_path"), "{error}");
