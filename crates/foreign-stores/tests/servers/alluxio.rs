@@ -215,7 +215,8 @@ fn a_worker_holds_no_more_than_it_may_and_has_the_room_back_at_once() {
     assert!((100 * MIB..=before / 2).contains(&after), "{} MiB left", after / MIB);
     assert_eq!((done.freed_bytes, done.resident_bytes), (before - after, after));
     assert_eq!(store.state().unwrap().held_bytes, 0);
-    figure("alluxio", &format!("half of {} MiB asked back: {done:?}", before / MIB));
+    let speed = store.state().unwrap().speed;
+    figure("alluxio", &format!("half of {} MiB asked back, {speed:?}: {done:?}", before / MIB));
     let full = it.load();
     assert!(full <= before / 2, "{} MiB beyond the capacity", full / MIB);
 

@@ -10,6 +10,8 @@ import alluxio.wire.WorkerInfo;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.NetworkInterface;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ThreadLocalRandom;
@@ -70,7 +72,7 @@ final class AlluxioWorker implements ResizableStore, Reserver {
     }
 
     @Override
-    public Piece reserve(long bytes) throws IOException {
+    public TemporaryBlock reserve(long bytes) throws IOException {
         long container = ThreadLocalRandom.current().nextLong(CONTAINER_MIN, 2 * CONTAINER_MIN);
         return new TemporaryBlock(client.get(), BlockWorkerClient.class,
                 container << CONTAINER_SHIFT, bytes);
@@ -126,8 +128,21 @@ final class AlluxioWorker implements ResizableStore, Reserver {
         client = context.acquireBlockWorkerClient(found.getAddress());
         capacityBytes = level(found.getCapacityBytesOnTiers());
         room = new HeldRoom(this, Math.max(PIECE_BYTES, capacityBytes / PIECES));
-        // Opens the connection, and shows before the first command whether the worker does this.
-        reserve(0).cancel();
+        probe();
+    }
+
+    /**
+     * Opens the connection, and finds out before the first command whether the worker evicts for
+     * what is reserved: one that keeps pages answers as others do, has no file, and evicts nothing.
+     */
+    private void probe() throws IOException {
+        TemporaryBlock block = reserve(0);
+        boolean hasFile = Files.exists(Path.of(block.path()));
+        block.cancel();
+        if (!hasFile) {
+            throw new UnsupportedOperationException("no " + block.path() + " here: the worker keeps"
+                    + " pages and not blocks, or its directory is not seen");
+        }
     }
 
     private void disconnect() {

@@ -1,6 +1,7 @@
 package io.tidepool.stores;
 
 import alluxio.grpc.CreateLocalBlockRequest;
+import alluxio.grpc.CreateLocalBlockResponse;
 import java.io.IOException;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
@@ -33,6 +34,7 @@ final class TemporaryBlock implements Reserver.Piece {
     private final BlockingQueue<Object> answers = new LinkedBlockingQueue<>();
     private final Class<?> observer;
     private final Object requests;
+    private final String path;
     private volatile boolean ended;
 
     /** Opens the call on a client of a worker, and reserves. */
@@ -45,7 +47,12 @@ final class TemporaryBlock implements Reserver.Piece {
                     return hear(proxy, method.getName(), arguments);
                 });
         requests = invoke(call, worker, answering);
-        request(bytes, false);
+        path = request(bytes, false).getPath();
+    }
+
+    /** The file that is to be written, in the directory of the worker. */
+    String path() {
+        return path;
     }
 
     @Override
@@ -68,7 +75,7 @@ final class TemporaryBlock implements Reserver.Piece {
         return ended;
     }
 
-    private void request(long bytes, boolean more) throws IOException {
+    private CreateLocalBlockResponse request(long bytes, boolean more) throws IOException {
         CreateLocalBlockRequest request = CreateLocalBlockRequest.newBuilder().setBlockId(blockId)
                 .setTier(0).setSpaceToReserve(bytes).setOnlyReserveSpace(more).build();
         Object answer = null;
@@ -88,6 +95,7 @@ final class TemporaryBlock implements Reserver.Piece {
             cancel();
             throw new IOException("the worker did not answer within " + PATIENCE_S + " s");
         }
+        return (CreateLocalBlockResponse) answer;
     }
 
     private static IOException failure(Throwable cause) {
