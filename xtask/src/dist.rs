@@ -1,5 +1,5 @@
 //! The tree of installed files below `/`: program, manual, completions, unit, log rotation. Copies
-//! files that other tasks made; the jar is made elsewhere.
+//! files that other tasks made, and the jar that the node starts.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -24,6 +24,8 @@ const DEPLOYED: [(&str, &str); 6] = [
 ];
 /// Programs; the second has the commands of the laboratory, the third those of the cluster plane.
 const PROGRAMS: [&str; 3] = ["tidepool", "tidepool-lab", "tidepool-plane"];
+/// Where the node looks for the jar of its Java program.
+const JARS: &str = "usr/share/tidepool";
 const MANUAL: &str = "usr/share/man/man1";
 const PUBLIC: u32 = 0o755;
 
@@ -75,6 +77,15 @@ fn install(built: &Path, program: &Path, debug: &Path) -> Result<()> {
 pub fn of_release(dist: &Path) -> Result<()> {
     let binary = environment::target().join("release/tidepool");
     lay_out(&binary, &environment::checkout().join("deploy"), &dist.join("tree"))
+}
+
+/// Adds a jar to the tree below `dist/`.
+pub fn add_jar(jar: &Path, dist: &Path) -> Result<()> {
+    let place = dist.join("tree").join(JARS);
+    std::fs::create_dir_all(&place)?;
+    let name = jar.file_name().context("a jar has a name")?;
+    std::fs::copy(jar, place.join(name)).with_context(|| jar.display().to_string())?;
+    Ok(())
 }
 
 fn set_mode(path: &Path, mode: u32) -> Result<()> {

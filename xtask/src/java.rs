@@ -12,7 +12,7 @@ use crate::arguments::BuildOptions;
 use crate::java_reports;
 
 /// The Java parts that are shipped and tested.
-const PROJECTS: &str = "--projects=hadoop,plane";
+const PROJECTS: &str = "--projects=hadoop,plane,stores";
 const LIBRARY: &str = "libtidepool_java.so";
 /// The other architecture that the library is built for, where this machine has the tools.
 const CROSS_TARGET: &str = "aarch64-unknown-linux-gnu";
@@ -45,16 +45,20 @@ pub fn build(options: &BuildOptions) -> Result<()> {
         .extend(cross.map(|directory| format!("-Dnative.aarch64.dir={}", directory.display())));
     arguments.push("package".to_owned());
     process::show(maven(&arguments)?.arg("--quiet"))?;
-    let version = version()?;
-    let jar = format!("tidepool-hadoop-{version}.jar");
-    let made = environment::checkout().join("java/hadoop/target").join(&jar);
-    std::fs::copy(&made, dist.join(&jar)).with_context(|| made.display().to_string())?;
-    maven_repository::publish(&made, &dist.join("maven"))?;
-    let jar = format!("tidepool-plane-{version}.jar");
-    let made = environment::checkout().join("java/plane/target").join(&jar);
-    std::fs::copy(&made, dist.join(&jar)).with_context(|| made.display().to_string())?;
+    maven_repository::publish(&place("hadoop", &dist)?, &dist.join("maven"))?;
+    place("plane", &dist)?;
+    // The node starts it, and looks for it where it is installed.
+    crate::dist::add_jar(&place("stores", &dist)?, &dist)?;
     println!("x: built into {}", dist.display());
     Ok(())
+}
+
+/// Copies the jar of a part into `dist/`. Answers where Maven made it.
+fn place(part: &str, dist: &Path) -> Result<PathBuf> {
+    let jar = format!("tidepool-{part}-{}.jar", version()?);
+    let made = environment::checkout().join("java").join(part).join("target").join(&jar);
+    std::fs::copy(&made, dist.join(&jar)).with_context(|| made.display().to_string())?;
+    Ok(made)
 }
 
 /// The tests of the Java parts, on the release build.

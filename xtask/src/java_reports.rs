@@ -11,8 +11,11 @@ use serde::Deserialize;
 
 use crate::junit;
 
-const REPORTS: [&str; 2] =
-    ["java/hadoop/target/surefire-reports", "java/plane/target/surefire-reports"];
+const REPORTS: [&str; 3] = [
+    "java/hadoop/target/surefire-reports",
+    "java/plane/target/surefire-reports",
+    "java/stores/target/surefire-reports",
+];
 const LEFT_OUT: &str = "conformance/hadoop.toml";
 
 /// The list of tests that say by themselves that they do not apply.

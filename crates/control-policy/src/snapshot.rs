@@ -133,7 +133,7 @@ pub enum StoreSpeed {
     /// Milliseconds: Tidepool's own store, the page cache.
     #[default]
     Fast,
-    /// Seconds, or only after confirmation: HDFS, Alluxio, Redis with small values.
+    /// Seconds, or only after confirmation: HDFS, Redis with small values.
     Slow,
 }
 

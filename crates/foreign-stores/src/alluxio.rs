@@ -1,8 +1,10 @@
-//! Alluxio as a store: its paths are freed one after the other, by Alluxio's own command.
+//! Alluxio as a store: what the first level of its worker must not hold is reserved in it, through
+//! Alluxio's own client.
 //!
-//! Its capacity is fixed when its worker starts, so there is no limit to set: what is read later
-//! is cached again, until the next command. Bytes count when the memory-backed directory of the
-//! worker has lost them. Paths are given in the order in which they may go; pinned ones stay.
+//! The capacity of a worker is fixed when it starts. A block that is being written is room that the
+//! worker keeps free of others: it evicts for it in the order of its own annotator, and gives it to
+//! others again as soon as the writer gives up. Nothing is ever written, so nothing is used. Bytes
+//! count when the memory-backed directory of the worker has lost them.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,13 +15,13 @@ use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 
+use crate::java_program::{JavaConfiguration, JavaProgram};
 use crate::ledger::{Bounds, Ledger};
-use crate::{settle, tool};
+use crate::settle;
 use tidepool_control::actuator::{Actuator, Resized};
 
-/// The worker hears of freed blocks with its next heartbeat, each second unless set otherwise.
-const SETTLE_TIME: Duration = Duration::from_secs(3);
-const COMMAND_DEFAULT: [&str; 2] = ["alluxio", "fs"];
+/// Evicted blocks are gone with the answer, but for those that a client has open.
+const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 /// An Alluxio worker to control.
 #[derive(Clone, Debug, Deserialize)]
@@ -29,40 +31,41 @@ pub struct AlluxioConfiguration {
     pub name: String,
     /// The mount point of the memory file system that holds the worker's blocks, and nothing else.
     pub ramdisk: PathBuf,
-    /// Paths in Alluxio that may be freed, the least useful first.
-    pub paths: Vec<String>,
+    /// The worker as `HOST:PORT`; the one on this machine where none is given.
+    #[serde(default)]
+    pub worker: Option<String>,
+    /// How the program that speaks to it is started.
+    pub java: JavaConfiguration,
     /// Bytes in the memory file system it never goes below.
     pub capacity_min_bytes: ByteSize,
     /// Bytes in the memory file system it never goes above.
     pub capacity_max_bytes: ByteSize,
-    /// Alluxio's file system command, before `free`; `alluxio fs` where none is given.
-    #[serde(default)]
-    pub command: Option<Vec<String>>,
 }
 
 /// An Alluxio worker under control.
 pub struct Alluxio {
     configuration: AlluxioConfiguration,
-    command: Vec<String>,
+    program: JavaProgram,
     ledger: Ledger,
 }
 
 impl Alluxio {
-    /// Looks at the worker's memory file system.
+    /// Looks at the worker's memory file system, and starts the program that speaks to the worker.
     ///
     /// # Errors
-    /// `InvalidInput` where `ramdisk` is no mount point of a memory file system, no path is given,
-    /// or the command is not there.
+    /// `InvalidInput` where `ramdisk` is no mount point of a memory file system, or Java or the
+    /// classes of Alluxio are not found; `StoreUnavailable` where the worker does not run.
     pub fn open(configuration: &AlluxioConfiguration) -> Result<Self> {
         let configuration = configuration.clone();
         let (least, most) = (configuration.capacity_min_bytes, configuration.capacity_max_bytes);
         let bounds = Bounds::new(&configuration.name, least, most)?;
-        let command = tool::command(&configuration.command, COMMAND_DEFAULT)?;
-        check_paths(&configuration.paths)?;
         check_memory(&configuration.ramdisk)?;
+        let arguments: Vec<&str> =
+            std::iter::once("alluxio").chain(configuration.worker.as_deref()).collect();
+        let program = JavaProgram::start(&configuration.name, &configuration.java, &arguments)?;
         let capacity_bytes = bounds.capacity_max_bytes;
         let ledger = Ledger::new(bounds, capacity_bytes, StoreSpeed::Slow, 1 << 20);
-        Ok(Alluxio { configuration, command, ledger })
+        Ok(Alluxio { configuration, program, ledger })
     }
 
     fn resident_bytes(&self) -> Result<u64> {
@@ -70,19 +73,10 @@ impl Alluxio {
         Ok((facts.f_blocks - facts.f_bfree) * facts.f_frsize)
     }
 
-    /// Frees paths until the memory is back, each only where the ones before were not enough.
     fn change(&self, capacity_bytes: u64, deadline: Instant) -> Result<()> {
-        for path in &self.configuration.paths {
-            if self.resident_bytes()? <= capacity_bytes {
-                break;
-            }
-            let mut command = self.command.clone();
-            command.extend(["free".to_owned(), path.clone()]);
-            tool::run(&command, deadline)?;
-            let resident = || self.resident_bytes();
-            settle::wait(resident, capacity_bytes, SETTLE_TIME, deadline)?;
-        }
-        Ok(())
+        let now_bytes = self.program.resize(capacity_bytes, deadline)?;
+        let resident = || self.resident_bytes();
+        settle::wait(resident, now_bytes.max(capacity_bytes), SETTLE_TIME, deadline)
     }
 }
 
@@ -91,10 +85,15 @@ impl Actuator for Alluxio {
         &self.configuration.name
     }
 
-    /// One system call on a memory file system, which never waits.
+    /// One system call on a memory file system, which never waits. Without the program the worker
+    /// has its whole capacity back, and the controller asks anew.
     fn state(&self) -> Result<StoreState> {
         let resident = self.resident_bytes();
-        Ok(self.ledger.state(*resident.as_ref().unwrap_or(&0), resident.is_err()))
+        let state = self.ledger.state(*resident.as_ref().unwrap_or(&0), resident.is_err());
+        if self.program.is_running() {
+            return Ok(state);
+        }
+        Ok(StoreState { capacity_bytes: state.capacity_max_bytes, held_bytes: 0, ..state })
     }
 
     fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized> {
@@ -106,16 +105,6 @@ impl Actuator for Alluxio {
 
 fn wrong(what: String, remedy: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, "opening an Alluxio store", what).remedy(remedy)
-}
-
-fn check_paths(paths: &[String]) -> Result<()> {
-    if paths.is_empty() {
-        return Err(wrong("`paths` is empty".into(), "name what may be freed, or `/`"));
-    }
-    match paths.iter().find(|path| !path.starts_with('/')) {
-        Some(path) => Err(wrong(format!("`{path}` is no path in Alluxio"), "begin it with /")),
-        None => Ok(()),
-    }
 }
 
 fn statistics(ramdisk: &Path) -> Result<StatVfs> {

@@ -1,5 +1,5 @@
 //! HDFS as a store: what the DataNode of this node has locked in memory, and the limit of the cache
-//! pool that it does so for, set by Hadoop's own command.
+//! pool that it does so for, set through Hadoop's own client.
 //!
 //! Bytes count when the DataNode has unlocked them: the kernel can then drop them at once. A limit
 //! holds for all DataNodes together, so a pool has to be cached by this one alone; what it caches
@@ -14,10 +14,11 @@ use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 
+use crate::java_program::{JavaConfiguration, JavaProgram};
 use crate::ledger::{Bounds, Ledger};
 use crate::server_process::ServerProcess;
+use crate::settle;
 use crate::watch::Watch;
-use crate::{settle, tool};
 use tidepool_control::actuator::{Actuator, Resized};
 
 /// How the operating system calls a DataNode's process; the second is one that was started as root.
@@ -25,13 +26,9 @@ const NAMES: [&str; 2] = ["java", "jsvc"];
 /// Its main class begins with this, however it was started.
 const DATA_NODE: &str = "org.apache.hadoop.hdfs.server.datanode.";
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
-/// A NameNode hears each 10 seconds what is cached, unless set otherwise. Of what it had not heard,
-/// nothing goes before it looks again.
-const ROUND_TIME: Duration = Duration::from_secs(12);
-/// Together longer than the 30 seconds after which it tells a DataNode the next thing, unless set
-/// otherwise.
-const ROUNDS_MAX: u32 = 3;
-const COMMAND_DEFAULT: [&str; 2] = ["hdfs", "cacheadmin"];
+/// A NameNode hears each 10 seconds what is cached, and tells a DataNode the next thing after 30,
+/// unless set otherwise. The program has it look again meanwhile.
+const SETTLE_TIME: Duration = Duration::from_secs(36);
 const OPERATION: &str = "opening an HDFS store";
 
 /// A cache pool to control, on the DataNode of this node.
@@ -48,33 +45,30 @@ pub struct HdfsConfiguration {
     pub capacity_min_bytes: ByteSize,
     /// Bytes locked by the DataNode it never goes above.
     pub capacity_max_bytes: ByteSize,
-    /// Hadoop's cache command, before `-modifyPool`; `hdfs cacheadmin` where none is given.
-    #[serde(default)]
-    pub command: Option<Vec<String>>,
+    /// How the program that speaks to the NameNode is started.
+    pub java: JavaConfiguration,
 }
 
 /// A cache pool under control.
 pub struct Hdfs {
     configuration: HdfsConfiguration,
-    command: Vec<String>,
+    program: JavaProgram,
     ledger: Ledger,
     process: Watch<Arc<ServerProcess>>,
 }
 
 impl Hdfs {
-    /// Finds the DataNode and begins to watch it. The NameNode is not asked before the first
-    /// command.
+    /// Finds the DataNode, begins to watch it, and starts the program that speaks to the NameNode,
+    /// which is not asked before the first command.
     ///
     /// # Errors
-    /// `InvalidInput` where the pool has no name, the process is no DataNode, or the command is not
-    /// there; `StoreUnavailable` where the DataNode does not run.
+    /// `InvalidInput` where the pool has no name, the process is no DataNode, or Java or Hadoop's
+    /// classes are not found; `StoreUnavailable` where the DataNode does not run.
     pub fn open(configuration: &HdfsConfiguration) -> Result<Self> {
         let configuration = configuration.clone();
         let (least, most) = (configuration.capacity_min_bytes, configuration.capacity_max_bytes);
         let bounds = Bounds::new(&configuration.name, least, most)?;
-        let command = tool::command(&configuration.command, COMMAND_DEFAULT)?;
-        // The command would take the second kind for one of its options.
-        if configuration.pool.is_empty() || configuration.pool.starts_with('-') {
+        if configuration.pool.is_empty() {
             let what = format!("`{}` is no name of a cache pool", configuration.pool);
             return Err(Error::new(ErrorKind::InvalidInput, OPERATION, what)
                 .remedy("name one that `hdfs cacheadmin -listPools` shows in `pool`"));
@@ -88,33 +82,18 @@ impl Hdfs {
         let process = Watch::start(&configuration.name, process, WATCH_INTERVAL, move |last| {
             last.unless_replaced_by(data_node(&pid_file)?, &NAMES)
         })?;
-        Ok(Hdfs { configuration, command, ledger, process })
+        let arguments = ["hdfs", &configuration.pool];
+        let program = JavaProgram::start(&configuration.name, &configuration.java, &arguments)?;
+        Ok(Hdfs { configuration, program, ledger, process })
     }
 
     fn locked_bytes(&self) -> Result<u64> {
         self.process.newest().0.locked_bytes()
     }
 
-    fn run(&self, arguments: &[&str], deadline: Instant) -> Result<()> {
-        let mut command = self.command.clone();
-        command.extend(arguments.iter().map(|word| (*word).to_owned()));
-        tool::run(&command, deadline)
-    }
-
     fn change(&self, capacity_bytes: u64, deadline: Instant) -> Result<()> {
-        let pool = &self.configuration.pool;
-        let limit = capacity_bytes.to_string();
-        for _ in 0..ROUNDS_MAX {
-            // The NameNode looks at what to cache twice a minute; also, when it is asked for its
-            // pools, if a limit was set since.
-            self.run(&["-modifyPool", pool, "-limit", &limit], deadline)?;
-            self.run(&["-listPools", pool], deadline)?;
-            settle::wait(|| self.locked_bytes(), capacity_bytes, ROUND_TIME, deadline)?;
-            if self.locked_bytes()? <= capacity_bytes || Instant::now() >= deadline {
-                break;
-            }
-        }
-        Ok(())
+        self.program.resize(capacity_bytes, deadline)?;
+        settle::wait(|| self.locked_bytes(), capacity_bytes, SETTLE_TIME, deadline)
     }
 }
 

@@ -26,6 +26,7 @@ prop_compose! {
             capacity_bytes: capacity,
             capacity_min_bytes: a.min(b),
             capacity_max_bytes: a.max(b),
+            capacity_configured_bytes: a.max(b),
             held_bytes: held,
             memory_only_bytes: memory_only,
             release_bytes_per_s: release,

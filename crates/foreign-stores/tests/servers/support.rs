@@ -157,3 +157,42 @@ pub fn impostor(answer: &'static [u8]) -> u16 {
     });
     port
 }
+
+/// The jar of the Java program, as `./x build` makes it, or a printed reason to skip `test`.
+pub fn stores_jar(test: &str) -> Option<PathBuf> {
+    let jar = jar();
+    if !jar.is_file() {
+        skip(test, &format!("no {}", jar.display()));
+        return None;
+    }
+    Some(jar)
+}
+
+fn jar() -> PathBuf {
+    let name = format!("tidepool-stores-{}.jar", env!("CARGO_PKG_VERSION"));
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../java/stores/target").join(name)
+}
+
+/// The entries of a store's Java program.
+pub fn java_entry(class_path: &str) -> String {
+    format!("java = {{ class_path = '{class_path}', jar = '{}' }}\n", jar().display())
+}
+
+/// The Java programs that this process has started with this class path.
+pub fn java_programs(class_path: &str) -> Vec<rustix::process::Pid> {
+    let own = format!("PPid:\t{}\n", std::process::id());
+    let is_one = |process: &Path| {
+        let read = |name: &str| std::fs::read_to_string(process.join(name)).unwrap_or_default();
+        let words = read("cmdline");
+        read("status").contains(&own)
+            && words.contains(class_path)
+            && words.contains("io.tidepool.stores.Stores")
+    };
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    entries
+        .filter(|entry| is_one(&entry.path()))
+        .filter_map(|entry| {
+            rustix::process::Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)
+        })
+        .collect()
+}
