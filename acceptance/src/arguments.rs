@@ -229,7 +229,8 @@ pub struct ClusterUpOptions {
     /// What else runs, with commas between them.
     #[arg(long, value_enum, value_name = "SERVICES", value_delimiter = ',')]
     pub with: Vec<ClusterService>,
-    /// The cluster plane of memory control: Kafka and the job on `mgr`, an agent beside each daemon.
+    /// The cluster plane of memory control: Kafka and the job on `mgr`, and an agent beside each
+    /// daemon.
     #[arg(long)]
     pub plane: bool,
     /// Policy of the plane: dynims, dynims-printed, fair or follow.

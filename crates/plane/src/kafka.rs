@@ -1,5 +1,5 @@
-//! Clients of Kafka as agents and operators want them: few wake-ups, bounded memory, nothing that waits. What
-//! they find out about brokers goes to the link that they are of.
+//! Clients of Kafka as agents and operators want them: few wake-ups, bounded memory, nothing that
+//! waits. What they find out about brokers goes to the link that they are of.
 
 use std::path::Path;
 use std::sync::Arc;

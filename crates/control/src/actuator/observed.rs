@@ -117,7 +117,8 @@ impl ObservedStore {
         Ok(())
     }
 
-    /// Leases a ceiling of it, or of another store under control. The node carries it out also where its answer does not come in time.
+    /// Leases a ceiling of it, or of another store under control. The node carries it out also
+    /// where its answer does not come in time.
     ///
     /// # Errors
     ///

@@ -12,8 +12,8 @@ use tidepool_proto::{ByteSize, Result};
 use super::{CapacityLease, State};
 
 impl CapacityLease {
-    /// Holds a store below a ceiling for the time of its lease. What Tidepool's own store has beyond
-    /// it is evicted before this returns; growth, and other stores, are up to the controller.
+    /// Holds a store below a ceiling for the time of its lease. What Tidepool's own store has
+    /// beyond it is evicted before this returns; growth, and other stores, are up to the controller.
     ///
     /// # Errors
     ///

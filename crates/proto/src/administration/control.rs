@@ -255,7 +255,8 @@ impl CeilingLease {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a lease that is none or too long, and for names that are none or too long.
+    /// `InvalidInput` for a lease that is none or too long, and for names that are none or too
+    /// long.
     pub fn check(&self) -> Result<()> {
         let detail = if !(1..=NAME_BYTES_MAX).contains(&self.store.len()) {
             format!("the name of its store has not 1 to {NAME_BYTES_MAX} bytes")
