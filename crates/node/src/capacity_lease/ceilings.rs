@@ -13,7 +13,8 @@ use super::{CapacityLease, State};
 
 impl CapacityLease {
     /// Holds a store below a ceiling for the time of its lease. What Tidepool's own store has
-    /// beyond it is evicted before this returns; growth, and other stores, are up to the controller.
+    /// beyond it is evicted before this returns; growth, and other stores, are up to the
+    /// controller.
     ///
     /// # Errors
     ///
