@@ -1,5 +1,5 @@
-//! `tidepool plane agent`: puts the parts of an agent together. Three threads, those of samples, of
-//! ceilings and of other stores, beside those of Kafka's client.
+//! `tidepool plane agent`: puts the parts of an agent together. Four threads, those of samples, of
+//! ceilings, of other stores and of jobs, beside those of Kafka's client.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -59,6 +59,8 @@ fn run(
         builder.spawn_scoped(scope, || ceilings.run(ending)).map_err(no_thread)?;
         let builder = std::thread::Builder::new().name("stores".into()).stack_size(STACK_BYTES);
         builder.spawn_scoped(scope, || ceilings.shared.watch_others(ending)).map_err(no_thread)?;
+        let builder = std::thread::Builder::new().name("jobs".into()).stack_size(STACK_BYTES);
+        builder.spawn_scoped(scope, || ceilings.shared.jobs.watch(ending)).map_err(no_thread)?;
         samples.run(status, ending);
         ending.store(true, Ordering::Relaxed);
         Ok(())

@@ -10,6 +10,7 @@ mod ceiling;
 mod ceilings;
 mod consumer;
 mod follow;
+pub mod jobs;
 mod kafka;
 pub mod meminfo;
 pub mod others;

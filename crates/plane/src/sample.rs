@@ -6,6 +6,7 @@ use std::io::Write;
 use tidepool_control::actuator::OWN_STORE;
 pub use tidepool_control::actuator::ObservedState;
 
+use crate::jobs::Jobs;
 use crate::meminfo::MachineMemory;
 use crate::others::{OtherStore, Others};
 
@@ -55,6 +56,8 @@ pub struct Sample {
     pub store: Option<ObservedState>,
     /// Other stores under control.
     pub others: Others,
+    /// Jobs on the node.
+    pub jobs: Jobs,
 }
 
 impl Sample {
@@ -142,7 +145,7 @@ impl SampleWriter {
 
 /// Writes what differs from one sample to the next.
 fn put(out: &mut Vec<u8>, sample: &Sample) -> std::io::Result<()> {
-    let Sample { number, at_ms, memory, store, others } = sample;
+    let Sample { number, at_ms, memory, store, others, jobs } = sample;
     let total_bytes = memory.total_bytes;
     let demand_bytes = sample.demand_bytes();
     write!(
@@ -164,7 +167,12 @@ fn put(out: &mut Vec<u8>, sample: &Sample) -> std::io::Result<()> {
             put_store(out, &other.state)?;
         }
     }
-    out.extend_from_slice(b"]}");
+    out.push(b']');
+    if !jobs.is_empty() {
+        out.extend_from_slice(b",\"jobs\":");
+        out.extend_from_slice(jobs.as_bytes());
+    }
+    out.push(b'}');
     Ok(())
 }
 
@@ -239,6 +247,7 @@ mod tests {
             memory,
             store: Some(store),
             others: Others::from([other]),
+            jobs: Jobs::from(r#"[{"name":"7","user":"anna","bytes":9}]"#),
         };
         let nothing = MachineMemory { total_bytes: 100, available_bytes: None };
         let next = Sample { number: 8, store: None, memory: nothing, ..sample.clone() };
@@ -251,6 +260,7 @@ mod tests {
                 "held_bytes": 3, "min_bytes": 10, "max_bytes": 60, "block_bytes": 4},
                 {"name": "cache \"1\"", "capacity_bytes": 50, "resident_bytes": 20,
                 "held_bytes": 3, "min_bytes": 10, "max_bytes": 60, "block_bytes": 4}],
+            "jobs": [{"name": "7", "user": "anna", "bytes": 9}],
         });
         assert_eq!(read[0], expected);
         assert_eq!(

@@ -110,7 +110,8 @@ impl<'a> Samples<'a> {
                 false => self.shared.store.last_state(),
             };
             let others = self.shared.others.last();
-            let sample = Sample { number: 0, at_ms, memory, store, others };
+            let jobs = self.shared.jobs.last();
+            let sample = Sample { number: 0, at_ms, memory, store, others, jobs };
             let available = |sample: &Sample| sample.memory.available_bytes;
             let lowest = self.lowest.as_ref();
             if lowest.is_none_or(|lowest| available(&sample) <= available(lowest)) {

@@ -15,6 +15,7 @@ use tidepool_terminal::output;
 
 use crate::ceiling::Refusal;
 use crate::follow::Follow;
+use crate::jobs::ObservedJobs;
 use crate::others::ObservedOthers;
 use crate::sample::Origin;
 
@@ -35,6 +36,8 @@ pub struct Shared {
     pub store: ObservedStore,
     /// Other stores under control on the node.
     pub others: ObservedOthers,
+    /// Jobs on the node.
+    pub jobs: ObservedJobs,
     /// Number of the last sample.
     pub last_number: AtomicU64,
     started: Instant,
@@ -70,8 +73,8 @@ impl Shared {
         state.samples_link.what = "samples do not reach Kafka";
         state.ceilings_link.what = "no ceilings can come from Kafka";
         let state = Mutex::new(state);
-        let others = ObservedOthers::default();
-        Shared { origin, kafka, store, others, last_number, started, state }
+        let (others, jobs) = (ObservedOthers::default(), ObservedJobs::default());
+        Shared { origin, kafka, store, others, jobs, last_number, started, state }
     }
 
     /// What changes.

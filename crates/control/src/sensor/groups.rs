@@ -112,7 +112,8 @@ pub fn slurm_jobs(version: GroupVersion, top: &Path) -> Vec<PathBuf> {
     jobs
 }
 
-fn children(directory: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+/// Directories below one whose names are wanted, in no order.
+pub(super) fn children(directory: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let named = entries.filter(|entry| entry.file_name().to_str().is_some_and(&wanted));
     named.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()

@@ -6,6 +6,7 @@
 mod events;
 mod file;
 mod groups;
+mod jobs;
 mod limits;
 mod meminfo;
 mod memory_nodes;
@@ -24,6 +25,7 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 pub use events::Events;
 pub use groups::{GroupPlace, GroupVersion, places, slurm_jobs};
+pub use jobs::{JobFacts, job_facts};
 pub use meminfo::MemoryCounters;
 pub use pressure::parse as parse_pressure;
 pub use zones::Zones;

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use tidepool_control::sensor::{
-    Events, MemoryCounters, Roots, Sense, Sensors, Zones, parse_pressure, places,
+    Events, JobFacts, MemoryCounters, Roots, Sense, Sensors, Zones, job_facts, parse_pressure,
+    places,
 };
 use tidepool_control_policy::{Limit, Pressure, Snapshot, StoreState};
 use tidepool_proto::mounts::MountTable;
@@ -253,6 +254,38 @@ fn slurm_jobs_come_and_go() {
     assert_eq!(limits[0].name, "/system.slice/node1_slurmstepd.scope/job_7");
     machine.remove(&format!("{scope}/job_7"));
     assert!(reading(&mut sensors, 4 * SECOND).limits.is_empty());
+}
+
+fn roots(machine: &Machine) -> Roots {
+    Roots { root: machine.path().to_owned(), store_process: None }
+}
+
+#[test]
+fn jobs_are_told_with_their_owners_and_their_memory() {
+    let me = rustix::process::geteuid().as_raw();
+    let scope = "sys/fs/cgroup/system.slice/slurmstepd.scope";
+    let machine = Machine::recorded()
+        .with("proc/self/mountinfo", "30 25 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+        .with("proc/self/cgroup", "0::/system.slice/tidepool.service\n")
+        .with("sys/fs/cgroup/system.slice/tidepool.service/memory.max", "max\n")
+        .with("proc/71/status", "")
+        .with(&format!("{scope}/job_7/memory.current"), "1048576\n")
+        .with(&format!("{scope}/job_7/step_0/slurm/cgroup.procs"), "1\n")
+        .with(&format!("{scope}/job_7/step_0/user/cgroup.procs"), "")
+        .with(&format!("{scope}/job_7/step_0/user/task_0/cgroup.procs"), "70\n71\n")
+        .with(&format!("{scope}/job_8/memory.current"), "5\n")
+        .with(&format!("{scope}/job_9/step_0/user/cgroup.procs"), "71\n");
+    let job = |name: &str, user_id, used_bytes| JobFacts { name: name.into(), user_id, used_bytes };
+    let facts = job_facts(&roots(&machine));
+    let expected = [job("7", Some(me), 1 << 20), job("8", None, 5)];
+    assert_eq!(facts, expected, "the third one just ended");
+    let top = "sys/fs/cgroup/memory";
+    let machine = Machine::recorded()
+        .with("proc/self/mountinfo", "3 2 0:2 / /sys/fs/cgroup/memory rw - cgroup c rw,memory\n")
+        .with("proc/self/cgroup", "4:memory:/tide\n")
+        .with(&format!("{top}/tide/memory.usage_in_bytes"), "5\n")
+        .with(&format!("{top}/slurm/uid_5/job_9/memory.usage_in_bytes"), "4096\n");
+    assert_eq!(job_facts(&roots(&machine)), [job("9", Some(5), 4096)]);
 }
 
 #[test]
