@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Deserialize;
+use tidepool_proto::control::{NAME_BYTES_MAX, STORES_MAX};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::alluxio::{Alluxio, AlluxioConfiguration};
@@ -60,8 +61,8 @@ struct StoresFile {
 /// would.
 ///
 /// # Errors
-/// `InvalidInput` for entries without meaning, two stores of one name, and what is no regular
-/// file of a sensible size; `Pfs` with the errno of a file that cannot be read.
+/// `InvalidInput` for entries without meaning, too many of them, names that are none, two stores of
+/// one name, and what is no regular file of a sensible size; `Pfs` with the errno of a file that cannot be read.
 pub fn read_stores(path: &Path) -> Result<Vec<StoreConfiguration>> {
     let operation = || format!("reading the stores to control from {}", path.display());
     let wrong = |what: String| {
@@ -75,6 +76,17 @@ pub fn read_stores(path: &Path) -> Result<Vec<StoreConfiguration>> {
     let stores = toml::from_str::<StoresFile>(&text)
         .map_err(|error| wrong(error.to_string().trim().to_owned()))?
         .store;
+    if stores.len() >= STORES_MAX {
+        let (count, most) = (stores.len(), STORES_MAX - 1);
+        return Err(wrong(format!("{count} stores: a node controls {most} at most")));
+    }
+    let is_name =
+        |name: &str| (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control);
+    if let Some(store) = stores.iter().find(|store| !is_name(store.name())) {
+        let shown: String = store.name().chars().take(NAME_BYTES_MAX).collect();
+        let bounds = format!("a name has 1 to {NAME_BYTES_MAX} bytes without control characters");
+        return Err(wrong(format!("{shown:?}: {bounds}")));
+    }
     let mut names = BTreeSet::from([tidepool_control::actuator::OWN_STORE]);
     match stores.iter().find(|store| !names.insert(store.name())) {
         Some(twice) => Err(wrong(format!("`{}` is the name of another store too", twice.name()))),
@@ -150,6 +162,13 @@ mod tests {
         assert!(error("[[store]]\nkind = 'riak'").contains("memcached"));
         assert!(error(&entry("a").repeat(2)).contains("`a`"), "limits are put back by name");
         assert!(error(&entry("tidepool")).contains("`tidepool`"));
+        for name in ["", "a\\u0007", &"n".repeat(NAME_BYTES_MAX + 1)] {
+            let text = entry("s").replace("name = 's'", &format!("name = \"{name}\""));
+            assert!(error(&text).contains("control characters"), "{name}");
+        }
+        let many = |count: usize| (0..count).map(|it| entry(&it.to_string())).collect::<String>();
+        assert_eq!(read(&many(STORES_MAX - 1)).unwrap().len(), STORES_MAX - 1);
+        assert!(error(&many(STORES_MAX)).contains("at most"));
         assert!(read("[[shop]]").is_err());
         std::fs::remove_file(&path).unwrap();
         assert_eq!(read_stores(&path).unwrap_err().errno(), 2);

@@ -117,6 +117,13 @@ impl Ledger {
         result
     }
 
+    /// Another process took the place of the server, with a capacity that nobody asked for.
+    pub fn found(&self, capacity_bytes: u64) {
+        let mut account = self.account.lock();
+        account.capacity_bytes = self.bounds.clamp(capacity_bytes);
+        account.stuck_bytes = 0;
+    }
+
     fn learn(&self, before: u64, after: u64, capacity_bytes: u64, elapsed: Duration) {
         let mut account = self.account.lock();
         account.stuck_bytes = after.saturating_sub(capacity_bytes);

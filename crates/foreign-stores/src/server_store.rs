@@ -59,7 +59,7 @@ pub trait Conversation: Limited + Sized + 'static {
 pub struct ServerStore<S: Conversation> {
     name: String,
     pub(crate) configuration: S::Configuration,
-    ledger: Ledger,
+    ledger: Arc<Ledger>,
     pub(crate) process: Watch<Arc<ServerProcess>>,
     pub(crate) limit: Arc<Limit>,
     /// The capacity that was asked for last; 0 before.
@@ -88,11 +88,21 @@ impl<S: Conversation> ServerStore<S> {
             limit => bounds.clamp(limit.saturating_add(overhead_bytes)),
         };
         let limit = Arc::new(Limit::new(process_id, limit_bytes));
-        let ledger = Ledger::new(bounds, capacity_bytes, S::SPEED, UNIT_BYTES);
+        let ledger = Arc::new(Ledger::new(bounds, capacity_bytes, S::SPEED, UNIT_BYTES));
         let (of_watch, watched) = (configuration.clone(), limit.clone());
+        let of_server = ledger.clone();
         let process = Watch::start(name, process, WATCH_INTERVAL, move |last| {
             let mut server = S::connect(&of_watch, Instant::now() + ANSWER_TIME)?;
-            last.unless_replaced_by(server.guard(&watched)?, S::NAMES)
+            let present = last.unless_replaced_by(server.guard(&watched)?, S::NAMES)?;
+            if !Arc::ptr_eq(&present, last) {
+                // It has the limit that it was started with: the next decision sets another one.
+                let resident_bytes = present.resident_bytes()?;
+                of_server.found(match server.limit_bytes()? {
+                    0 => u64::MAX,
+                    limit_bytes => limit_bytes.saturating_add(resident_bytes),
+                });
+            }
+            Ok(present)
         })?;
         let (name, configuration) = (name.to_owned(), configuration.clone());
         let (expected_bytes, fixed_bytes) = (AtomicU64::new(0), AtomicU64::new(0));

@@ -27,7 +27,7 @@ pub fn agent(arguments: &AgentArguments) -> Result<Outcome> {
     let ending = interruption::watch()?;
     let rhythm = rhythm(arguments);
     let socket = arguments.socket.path();
-    let status = StatusSocket::bind(&socket)?;
+    let mut status = StatusSocket::bind(&socket)?;
     // A user that names a socket means the node there, whichever user runs it.
     let owner = std::fs::metadata(&socket).ok().map(|facts| facts.uid());
     let trusted = owner.filter(|_| arguments.socket.socket.is_some());
@@ -43,7 +43,7 @@ pub fn agent(arguments: &AgentArguments) -> Result<Outcome> {
     let topic = arguments.ceilings_topic.as_str();
     let ceilings = Ceilings { shared: Arc::clone(&shared), client: &client, topic, sends_samples };
     say(&format!("started for the node {} in {}", shared.origin.node, shared.origin.cluster));
-    run(&mut samples, &ceilings, &status, &ending)?;
+    run(&mut samples, &ceilings, &mut status, &ending)?;
     say_last("ends");
     Ok(Outcome::Done)
 }
@@ -51,7 +51,7 @@ pub fn agent(arguments: &AgentArguments) -> Result<Outcome> {
 fn run(
     samples: &mut Samples<'_>,
     ceilings: &Ceilings<'_>,
-    status: &StatusSocket,
+    status: &mut StatusSocket,
     ending: &AtomicBool,
 ) -> Result<()> {
     std::thread::scope(|scope| {

@@ -12,6 +12,7 @@ use tidepool_proto::plane::StoreCeiling;
 
 use crate::ceiling::{self, Ceiling, Own, OwnSamples, Refusal};
 use crate::consumer::{Came, From, PartitionReader, partition_of};
+use crate::follow::Follow;
 use crate::kafka::Consumer;
 use crate::samples::wall_clock_ms;
 use crate::shared::{Shared, say};
@@ -22,6 +23,8 @@ const WAIT: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Time between two looks at the number of partitions, and at whether the node is the same.
 const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(60);
+/// After so many looks in a row the topic counts as gone, or out of reach.
+const FAILED_LOOKS_MAX: u32 = 3;
 /// A partition that is read for so long without trouble can be read.
 const PROVEN_AFTER: Duration = Duration::from_secs(5);
 /// Letters of a run's name that operators see.
@@ -31,6 +34,8 @@ const PLANE_CHARS_SHOWN: usize = 8;
 struct Reader<'a> {
     partition: PartitionReader<'a>,
     since: Instant,
+    /// Looks at the topic in a row that failed.
+    failed_looks: u32,
 }
 
 /// What the thread needs.
@@ -53,7 +58,8 @@ impl Ceilings<'_> {
         while !ending.load(Ordering::Relaxed) {
             let now = Instant::now();
             let (is_kafka_away, is_node_away) = self.away();
-            if now >= look_again || (now >= look && (reader.is_none() || is_kafka_away)) {
+            let is_doubtful = reader.as_ref().is_none_or(|reader| reader.failed_looks > 0);
+            if now >= look_again || (now >= look && (is_doubtful || is_kafka_away)) {
                 self.look_at_topic(&mut reader);
             }
             if now >= look_again || (now >= look && is_node_away) {
@@ -94,7 +100,7 @@ impl Ceilings<'_> {
                 *reader = None;
                 let next = PartitionReader::start(self.client, self.topic, number, From::End);
                 let partition = next.map_err(|error| error.to_string())?;
-                *reader = Some(Reader { partition, since: Instant::now() });
+                *reader = Some(Reader { partition, since: Instant::now(), failed_looks: 0 });
             }
             Ok(reader.as_ref().is_some_and(|reader| reader.since.elapsed() > PROVEN_AFTER))
         });
@@ -102,11 +108,26 @@ impl Ceilings<'_> {
         while self.client.poll(Duration::ZERO).is_some() {}
         let mut state = self.shared.state();
         match started {
-            Ok(true) => state.ceilings_link.works(),
-            Ok(false) => {}
-            // What is read already may still come.
-            Err(why) if reader.is_some() => state.ceilings_link.remember(&why),
-            Err(why) => state.ceilings_link.broke(&why),
+            Ok(is_proven) => {
+                if let Some(reader) = reader {
+                    reader.failed_looks = 0;
+                }
+                if is_proven {
+                    state.ceilings_link.works();
+                }
+            }
+            Err(why) => match reader {
+                // What is read already may still come.
+                Some(open) if open.failed_looks + 1 < FAILED_LOOKS_MAX => {
+                    open.failed_looks += 1;
+                    state.ceilings_link.remember(&why);
+                }
+                // librdkafka reads on in silence where there is no topic any more.
+                _ => {
+                    *reader = None;
+                    state.ceilings_link.broke(&why);
+                }
+            },
         }
     }
 
@@ -114,7 +135,13 @@ impl Ceilings<'_> {
         let found = self.shared.store.find();
         let mut state = self.shared.state();
         match found {
-            Ok(()) => state.node_link.works(),
+            Ok(()) => {
+                if state.node_link.is_broken() {
+                    // It may be another start, which nobody leased anything of.
+                    state.follow = Follow::default();
+                }
+                state.node_link.works();
+            }
             Err(error) => state.node_link.broke(&error.to_string()),
         }
     }

@@ -20,6 +20,9 @@ const MILLISECOND_NS: u64 = 1_000_000;
 /// Longest wait, so that an end is seen.
 const WAIT_NS: u64 = 500 * MILLISECOND_NS;
 
+/// Time between two looks at whether the socket is still there.
+const KEEP_EVERY_NS: u64 = 2000 * MILLISECOND_NS;
+
 /// Readings between two looks at whether the node is still there: its page alone does not tell.
 const LOOK_EVERY: u64 = 10;
 
@@ -83,9 +86,9 @@ impl<'a> Samples<'a> {
     }
 
     /// Takes samples until `ending`.
-    pub fn run(&mut self, socket: &StatusSocket, ending: &AtomicBool) {
+    pub fn run(&mut self, socket: &mut StatusSocket, ending: &AtomicBool) {
         let interval_ns = self.rhythm.interval_ms.saturating_mul(MILLISECOND_NS);
-        let mut next_ns = monotonic_ns();
+        let (mut next_ns, mut keep_ns) = (monotonic_ns(), 0);
         while !ending.load(Ordering::Relaxed) {
             let now_ns = monotonic_ns();
             if let Some(producer) = self.producer.filter(|_| now_ns >= next_ns) {
@@ -97,6 +100,10 @@ impl<'a> Samples<'a> {
                 Some(_) => next_ns.saturating_sub(now_ns).min(WAIT_NS),
                 None => WAIT_NS,
             };
+            if now_ns >= keep_ns {
+                keep_ns = now_ns + KEEP_EVERY_NS;
+                socket.keep();
+            }
             socket.serve(Duration::from_nanos(wait_ns), &self.shared);
         }
     }

@@ -23,6 +23,8 @@ use crate::sample::Origin;
 const REFUSALS_SAID_EVERY: Duration = Duration::from_secs(600);
 /// Lines that wait for the reader of the log.
 const LINES_MAX: usize = 256;
+/// Time for the last one.
+const LAST_LINE_TIME: Duration = Duration::from_millis(50);
 /// Stack of the thread that writes them.
 const STACK_BYTES: usize = 128 << 10;
 
@@ -190,16 +192,13 @@ pub fn say(text: &str) {
         _ = std::thread::Builder::new().name("log".into()).stack_size(STACK_BYTES).spawn(write);
         sender
     });
-    _ = lines.try_send(line(text));
+    _ = lines.try_send(format!("tidepool plane agent: {text}"));
 }
 
-/// The last line, which nothing waits for.
+/// The last line. Whoever reads the log has a moment to take it.
 pub fn say_last(text: &str) {
-    output::note(&line(text));
-}
-
-fn line(text: &str) -> String {
-    format!("tidepool plane agent: {text}")
+    say(text);
+    std::thread::sleep(LAST_LINE_TIME);
 }
 
 fn milliseconds(duration: Duration) -> u64 {

@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,17 +30,29 @@ const LOCK_MODE: u32 = 0o600;
 /// Every user may ask; what is said is no secret.
 const MODE: u32 = 0o666;
 
-/// Where the agent of the node at `socket` answers.
+/// Where the agent of the node at `socket` answers: beside the socket itself, whatever link leads
+/// to it.
 fn beside(socket: &Path) -> PathBuf {
-    let mut name = socket.file_name().unwrap_or_default().to_owned();
+    let real = socket.canonicalize().unwrap_or_else(|_| {
+        let directory = socket.parent().and_then(|parent| parent.canonicalize().ok());
+        directory
+            .map_or_else(|| socket.to_owned(), |it| it.join(socket.file_name().unwrap_or_default()))
+    });
+    let mut name = real.file_name().unwrap_or_default().to_owned();
     name.push(".plane");
-    socket.with_file_name(name)
+    real.with_file_name(name)
 }
 
 /// The socket of an agent.
 pub struct StatusSocket {
-    listener: UnixListener,
     path: PathBuf,
+    bound: Bound,
+}
+
+/// A socket that is listened at.
+struct Bound {
+    listener: UnixListener,
+    inode: u64,
     /// Two agents that start in one moment must not take the socket from each other.
     _lock: File,
 }
@@ -52,31 +64,19 @@ impl StatusSocket {
     /// `InUse` where another agent runs there.
     pub fn bind(socket: &Path) -> Result<StatusSocket> {
         let path = beside(socket);
-        let operation = || format!("listening at {}", path.display());
-        let failed = |error| Error::pfs(operation(), error);
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(LOCK_MODE)
-            .custom_flags(OFlags::NOFOLLOW.bits() as i32)
-            .open(path.with_extension("plane.lock"))
-            .map_err(failed)?;
-        if let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            if error != Errno::WOULDBLOCK {
-                return Err(failed(error.into()));
-            }
-            let detail = "another agent of this node answers there";
-            return Err(Error::new(ErrorKind::InUse, operation(), detail)
-                .remedy("stop that one, or leave it be"));
+        let bound = listen(&path)?;
+        Ok(StatusSocket { path, bound })
+    }
+
+    /// Listens again where its directory was made anew, as with another start of the node.
+    pub fn keep(&mut self) {
+        if inode(&self.path) == Some(self.bound.inode) {
+            return;
         }
-        // Left by an agent that was killed.
-        _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).map_err(failed)?;
-        let permissions = std::fs::Permissions::from_mode(MODE);
-        std::fs::set_permissions(&path, permissions).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        Ok(StatusSocket { listener, path, _lock: lock })
+        // Another agent may be there by now: then that one answers.
+        if let Ok(bound) = listen(&self.path) {
+            self.bound = bound;
+        }
     }
 
     /// Answers who asks within `timeout`, and returns after that.
@@ -85,13 +85,13 @@ impl StatusSocket {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
         };
-        let mut asked = [PollFd::new(&self.listener, PollFlags::IN)];
+        let mut asked = [PollFd::new(&self.bound.listener, PollFlags::IN)];
         // A signal ends the wait; whoever called looks what it was.
         if !poll(&mut asked, Some(&until)).is_ok_and(|asked| asked > 0) {
             return;
         }
         for _ in 0..ANSWERS_MAX {
-            match self.listener.accept() {
+            match self.bound.listener.accept() {
                 Ok((stream, _)) => answer(stream, shared),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 // As without a descriptor to spare: whoever asks is still there at once.
@@ -103,8 +103,43 @@ impl StatusSocket {
 
 impl Drop for StatusSocket {
     fn drop(&mut self) {
-        _ = std::fs::remove_file(&self.path);
+        if inode(&self.path) == Some(self.bound.inode) {
+            _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    std::fs::symlink_metadata(path).ok().map(|facts| facts.ino())
+}
+
+fn listen(path: &Path) -> Result<Bound> {
+    let operation = || format!("listening at {}", path.display());
+    let failed = |error| Error::pfs(operation(), error);
+    let lock = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(LOCK_MODE)
+        .custom_flags(OFlags::NOFOLLOW.bits() as i32)
+        .open(path.with_extension("plane.lock"))
+        .map_err(failed)?;
+    if let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        if error != Errno::WOULDBLOCK {
+            return Err(failed(error.into()));
+        }
+        let detail = "another agent of this node answers there";
+        return Err(Error::new(ErrorKind::InUse, operation(), detail)
+            .remedy("stop that one, or leave it be"));
+    }
+    // Left by an agent that was killed.
+    _ = std::fs::remove_file(path);
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    let permissions = std::fs::Permissions::from_mode(MODE);
+    std::fs::set_permissions(path, permissions).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let inode = inode(path).unwrap_or(0);
+    Ok(Bound { listener, inode, _lock: lock })
 }
 
 /// Answers one. It fits the socket's buffer: who asks and does not read holds nobody up.
@@ -202,4 +237,37 @@ fn followed(followed: &FollowedCeiling) -> String {
     let of = |store: &StoreCeiling| format!("{} {}", store.name, size(store.ceiling_bytes));
     let bytes = stores.iter().map(of).collect::<Vec<_>>().join(", ");
     format!("{bytes} for {left_ms} ms more, by {policy}, number {number} of the run {plane}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_agent_a_node_whatever_link_leads_there_also_in_a_directory_made_anew() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("run");
+        std::fs::create_dir(&directory).unwrap();
+        let socket = directory.join("node.sock");
+        let mut agent = StatusSocket::bind(&socket).unwrap();
+        std::fs::write(&socket, "").unwrap();
+        let link = place.path().join("link");
+        std::os::unix::fs::symlink(&socket, &link).unwrap();
+        for path in [&socket, &link] {
+            let second = StatusSocket::bind(path).map(drop);
+            assert_eq!(second.unwrap_err().kind(), ErrorKind::InUse, "{}", path.display());
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
+        std::fs::create_dir(&directory).unwrap();
+        agent.keep();
+        assert!(UnixStream::connect(beside(&socket)).is_ok(), "it answers again");
+        std::fs::remove_dir_all(&directory).unwrap();
+        std::fs::create_dir(&directory).unwrap();
+        let second = StatusSocket::bind(&socket).unwrap();
+        agent.keep();
+        drop(agent);
+        assert!(UnixStream::connect(beside(&socket)).is_ok(), "the second one goes on");
+        drop(second);
+        assert!(!beside(&socket).exists());
+    }
 }

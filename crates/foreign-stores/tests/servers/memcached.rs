@@ -166,6 +166,24 @@ fn a_restarted_server_is_found_again() {
     assert!(!store.state().unwrap().failed);
 }
 
+/// Nobody may believe that it keeps to what the one before was told.
+#[test]
+fn a_restarted_server_is_seen_with_the_limit_that_it_has() {
+    let Some(mut it) = Memcached::start("memcached", &["-m", "256"]) else { return };
+    let store = open_store(&it.entry()).unwrap();
+    store.resize(64 * MIB, DEADLINE).unwrap();
+    assert_eq!(store.state().unwrap().capacity_bytes, 64 * MIB);
+    it.server.signal(Signal::KILL);
+    let program = program("memcached", "memcached").unwrap();
+    let _ = std::fs::remove_file(&it.socket);
+    it.server = launch(&program, &it.socket, it.directory.path(), &["-m", "256"]);
+    let begun = std::time::Instant::now();
+    while store.state().unwrap().capacity_bytes < 256 * MIB {
+        assert!(begun.elapsed() < DEADLINE * 10, "{:?}", store.state());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn a_dead_server_holds_nothing_and_is_failed() {
     let Some(it) = Memcached::start("memcached", &[]) else { return };

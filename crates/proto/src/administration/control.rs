@@ -19,6 +19,8 @@ pub const EVENTS_PER_MESSAGE_MAX: usize = 8;
 pub const TEXT_BYTES_MAX: usize = 128;
 /// Longest name in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
+/// Most stores of a node under control, its own included.
+pub const STORES_MAX: usize = 16;
 /// Most notes in one message.
 pub const NOTES_PER_MESSAGE_MAX: usize = 4;
 
@@ -215,7 +217,7 @@ impl ControlReport {
         let surplus = self.events.len().saturating_sub(EVENTS_PER_MESSAGE_MAX);
         self.events.drain(..surplus);
         self.notes.truncate(NOTES_PER_MESSAGE_MAX);
-        self.stores.truncate(EVENTS_PER_MESSAGE_MAX);
+        self.stores.truncate(STORES_MAX);
         self.alarms.truncate(ALARMS.len());
         let texts = self.events.iter_mut().map(|event| &mut event.reason);
         let texts = texts.chain(&mut self.notes).chain([&mut self.reason]);
@@ -443,6 +445,21 @@ mod tests {
     use super::*;
     use crate::wire::REQUEST_BODY_BYTES_MAX;
 
+    fn largest(name: &str) -> ControlledStore {
+        ControlledStore {
+            name: name.to_owned(),
+            resident_bytes: u64::MAX,
+            capacity_bytes: u64::MAX,
+            capacity_min_bytes: u64::MAX,
+            capacity_configured_bytes: u64::MAX,
+            capacity_max_bytes: u64::MAX,
+            page_cache_bytes: u64::MAX,
+            held_bytes: u64::MAX,
+            block_bytes: u64::MAX,
+            failed: true,
+        }
+    }
+
     #[test]
     fn the_longest_report_fits_a_frame() {
         let long = "ü".repeat(4096);
@@ -452,7 +469,7 @@ mod tests {
             level: long.clone(),
             alarms: vec![long.clone(); 99],
             notes: vec![long.clone(); 99],
-            stores: vec![ControlledStore { name: long.clone(), ..Default::default() }; 99],
+            stores: vec![largest(&long); 99],
             events: vec![ControlEvent { reason: long, at_ms: u64::MAX, ..Default::default() }; 99],
             ..ControlReport::default()
         };
