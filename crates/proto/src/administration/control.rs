@@ -20,7 +20,7 @@ pub const TEXT_BYTES_MAX: usize = 128;
 /// Longest name in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 /// Most stores of a node under control, its own included.
-pub const STORES_MAX: usize = 16;
+pub const STORES_MAX: usize = 10;
 /// Most notes in one message.
 pub const NOTES_PER_MESSAGE_MAX: usize = 4;
 
