@@ -55,14 +55,22 @@ fn run(
     ending: &AtomicBool,
 ) -> Result<()> {
     std::thread::scope(|scope| {
-        let builder = std::thread::Builder::new().name("ceilings".into()).stack_size(STACK_BYTES);
-        builder.spawn_scoped(scope, || ceilings.run(ending)).map_err(no_thread)?;
-        let builder = std::thread::Builder::new().name("stores".into()).stack_size(STACK_BYTES);
-        builder.spawn_scoped(scope, || ceilings.shared.watch_others(ending)).map_err(no_thread)?;
-        let builder = std::thread::Builder::new().name("jobs".into()).stack_size(STACK_BYTES);
-        builder.spawn_scoped(scope, || ceilings.shared.jobs.watch(ending)).map_err(no_thread)?;
+        let failed = |error| {
+            // Those that were started before end too.
+            ending.store(true, Ordering::Relaxed);
+            no_thread(error)
+        };
+        let thread =
+            |name: &str| std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+        thread("ceilings").spawn_scoped(scope, || ceilings.run(ending)).map_err(failed)?;
+        let watch = || ceilings.shared.watch_others(ending);
+        let stores = thread("stores").spawn_scoped(scope, watch).map_err(failed)?;
+        let watch = || ceilings.shared.jobs.watch(ending);
+        let jobs = thread("jobs").spawn_scoped(scope, watch).map_err(failed)?;
         samples.run(status, ending);
         ending.store(true, Ordering::Relaxed);
+        stores.thread().unpark();
+        jobs.thread().unpark();
         Ok(())
     })
 }

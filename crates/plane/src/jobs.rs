@@ -13,8 +13,6 @@ use tidepool_control::sensor::{JobFacts, Roots, job_facts};
 
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Longest sleep, so that an end is seen.
-const SLEEP: Duration = Duration::from_millis(500);
 /// Users whose names are remembered.
 const NAMES_MAX: usize = 1000;
 
@@ -31,13 +29,13 @@ impl ObservedJobs {
         Arc::clone(&self.0.lock())
     }
 
-    /// Looks at jobs until `ending`.
+    /// Looks at jobs until `ending`; whoever sets that unparks this thread.
     pub fn watch(&self, ending: &AtomicBool) {
         let (mut names, mut look) = (HashMap::new(), Instant::now());
         while !ending.load(Ordering::Relaxed) {
             let now = Instant::now();
             if now < look {
-                std::thread::sleep((look - now).min(SLEEP));
+                std::thread::park_timeout(look - now);
                 continue;
             }
             look = now + LOOK_EVERY;

@@ -16,9 +16,6 @@ use crate::shared::Shared;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The same where there are none.
 const LOOK_FOR_EVERY: Duration = Duration::from_secs(2);
-/// Longest sleep, so that an end is seen.
-const SLEEP: Duration = Duration::from_millis(500);
-
 /// Other stores at one time.
 pub type Others = Arc<[OtherStore]>;
 
@@ -66,13 +63,13 @@ impl ObservedOthers {
 }
 
 impl Shared {
-    /// Looks at other stores until `ending`.
+    /// Looks at other stores until `ending`; whoever sets that unparks this thread.
     pub fn watch_others(&self, ending: &AtomicBool) {
         let mut look = Instant::now();
         while !ending.load(Ordering::Relaxed) {
             let now = Instant::now();
             if now < look {
-                std::thread::sleep((look - now).min(SLEEP));
+                std::thread::park_timeout(look - now);
                 continue;
             }
             let seen: Others =
