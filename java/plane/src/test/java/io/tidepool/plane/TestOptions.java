@@ -5,10 +5,12 @@ import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
 import java.io.File;
 import java.io.IOException;
+import java.lang.reflect.Method;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import org.apache.flink.configuration.Configuration;
+import org.apache.flink.connector.kafka.source.KafkaSource;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.graph.StreamGraph;
 import org.apache.flink.streaming.api.graph.StreamNode;
@@ -95,6 +97,17 @@ public class TestOptions {
                 directory.toString()));
         assertThat(settings.getString("execution.state-recovery.path", "")).endsWith("new/chk-2/");
         assertThat(settings.getString("execution.buffer-timeout.interval", "")).isEqualTo("0ms");
+    }
+
+    @Test
+    public void newPartitionsAreLookedFor() throws Exception {
+        Options options = Samples.options();
+        KafkaSource<Reading> source =
+                Plane.kafka(options, "topic", MessageFormat.ofAgents(options), "name");
+        Method settings = KafkaSource.class.getDeclaredMethod("getConfiguration");
+        settings.setAccessible(true);
+        assertThat(((Configuration) settings.invoke(source))
+                .getString("partition.discovery.interval.ms", "")).isEqualTo("30000");
     }
 
     @Test
