@@ -214,12 +214,50 @@ public class TestCollectd {
     @Test
     public void aClockThatIsSetBackAnHourDoesNotStopTheNode() throws Exception {
         reading("1795361718.000", 830, 0);
-        reading("1795358118.000", 990 - 140, 0);
-        reading("1795358118.100", 990 - 140, 0);
+        recordMs += 4000;
+        reading("1795358122.000", 990 - 140, 0);
+        assertThat(counts().late).as("one that may be forged").isEqualTo(6);
+        recordMs += 1000;
+        reading("1795358123.000", 990 - 140, 0);
+        reading("1795358123.100", 990 - 140, 0);
         Counts counts = counts();
-        assertThat(counts.samples).isEqualTo(3);
+        assertThat(counts.samples).isEqualTo(2);
         assertThat(counts.late + counts.repeated + counts.incomplete).isEqualTo(0);
-        assertThat(counts.decisions).isEqualTo(3);
+        assertThat(counts.decisions).isEqualTo(2);
         assertThat(counts.skewed).isEqualTo(2);
+    }
+
+    @Test
+    public void oneReadingThatIsAheadDoesNotSilenceTheNode() throws Exception {
+        reading("1795361718.000", 830, 0);
+        recordMs += 100;
+        send(part("n7", "1795361768.000", "used", 1));
+        assertThat(counts().late).as("while the node speaks").isEqualTo(1);
+        reading("1795361718.100", 830, 0);
+        assertThat(counts().samples).isEqualTo(1);
+        // After ten seconds without a reading it could be one.
+        recordMs += 10_000;
+        send(part("n7", "1795361768.000", "used", 1));
+        recordMs += 4900;
+        reading("1795361733.000", 830, 0);
+        assertThat(counts().samples).isEqualTo(0);
+        recordMs += 100;
+        reading("1795361733.100", 830, 0);
+        reading("1795361733.200", 830, 0);
+        assertThat(counts().samples).isEqualTo(2);
+    }
+
+    @Test
+    public void collectdFollowsAnAgentOnceThatIsSilent() throws Exception {
+        Reading agents = Samples.sample("n7", "a", 1, 0);
+        job.processElement(new StreamRecord<>(agents));
+        reading("1795361718.000", 830, 0);
+        Counts counts = counts();
+        assertThat(counts.samples).isEqualTo(1);
+        assertThat(counts.late).isEqualTo(6);
+        recordMs += 5000;
+        reading("1795361723.000", 830, 0);
+        reading("1795361723.100", 830, 0);
+        assertThat(counts().samples).isEqualTo(2);
     }
 }

@@ -15,6 +15,7 @@ import org.apache.flink.runtime.checkpoint.OperatorSubtaskState;
 import org.apache.flink.streaming.api.operators.KeyedProcessOperator;
 import org.apache.flink.streaming.runtime.streamrecord.StreamRecord;
 import org.apache.flink.streaming.util.KeyedOneInputStreamOperatorTestHarness;
+import org.apache.flink.streaming.util.OperatorSnapshotUtil;
 import org.junit.After;
 import org.junit.Before;
 import org.junit.Test;
@@ -172,26 +173,88 @@ public class TestNodeFunction {
         assertThat(send(sample("n0", "a", 501, 60 * GIB))).hasSize(1);
     }
 
+    /** A sample that the broker took so long after the start of the test. */
+    private static Reading at(long ms, String start, long number) {
+        return with(sample("n0", start, number, FULL), s -> s.recordMs = NOW_MS + ms);
+    }
+
     @Test
-    public void aNewStartIsTakenAndAnOldOneIsNot() throws Exception {
-        send(sample("n0", "a", 500, FULL));
-        Reading begun = with(sample("n0", "b", 1, FULL), s -> s.atMs = NOW_MS + 50_100);
-        List<Ceiling> second = send(begun);
+    public void theStartThatSpeaksKeepsTheNodeAndAnotherFollowsALeaseLater() throws Exception {
+        send(at(0, "a", 499), at(0, "a", 500));
+        counts();
+        assertThat(send(at(4999, "b", 1))).isEmpty();
+        assertThat(counts().late).as("it spoke less than a lease ago").isEqualTo(1);
+        List<Ceiling> second = send(at(5000, "b", 2));
         assertThat(second).hasSize(1);
         // From the capacity of the sample again, and numbers go on.
         assertThat(second.get(0).ceilingBytes[0]).isEqualTo(36 * GIB + 10 * BLOCK);
-        assertThat(second.get(0).number).isEqualTo(2);
+        assertThat(second.get(0).number).isEqualTo(3);
         counts();
-        assertThat(send(sample("n0", "a", 501, 0), sample("n0", "a", 900, 0))).isEmpty();
+        assertThat(send(at(5100, "a", 501), at(5100, "c", 900), at(5200, "b", 3))).hasSize(1);
         assertThat(counts().late).isEqualTo(2);
-        assertThat(send(sample("n0", "c", 1, FULL), sample("n0", "b", 2, 0))).hasSize(1);
+        // What was taken of the old one is not taken again; what it says anew is.
+        assertThat(send(at(10_200, "a", 500))).isEmpty();
         assertThat(counts().late).isEqualTo(1);
+        assertThat(send(at(10_200, "a", 501), at(10_300, "a", 502), at(10_300, "b", 4))).hasSize(2);
+    }
+
+    @Test
+    public void oneForgedStartDoesNotSilenceANode() throws Exception {
+        send(at(0, "a", 1), at(100, "a", 2));
+        // The node speaks: nothing happens. It is silent for a lease: it is back a lease later.
+        assertThat(send(at(150, "forged", 9), at(200, "a", 3))).hasSize(1);
+        send(at(5200, "forged", 9));
+        assertThat(send(at(5300, "a", 54))).isEmpty();
+        assertThat(send(at(10_200, "a", 103), at(10_300, "a", 104))).hasSize(2);
+    }
+
+    @Test
+    public void oldStartsAreRememberedWithinBounds() throws Exception {
+        long ms = 0;
         for (int start = 0; start < 100; start++) {
-            send(sample("n0", "s" + start, 1, FULL));
+            send(at(ms, "s" + start, 1), at(ms, "s" + start, 2));
+            ms += 5000;
         }
         counts();
-        assertThat(send(sample("n0", "s98", 9, 0), sample("n0", "s70", 9, 0))).isEmpty();
+        assertThat(send(at(ms, "s98", 2), at(ms, "s70", 2))).isEmpty();
         assertThat(counts().late).isEqualTo(2);
+        assertThat(send(at(ms, "s60", 2))).hasSize(1);
+    }
+
+    @Test
+    public void aNumberThatTimeDoesNotAllowIsNotTaken() throws Exception {
+        send(at(0, "a", 1), at(100, "a", 2));
+        counts();
+        assertThat(send(at(200, "a", Long.MAX_VALUE), at(200, "a", 1100))).isEmpty();
+        assertThat(counts().late).isEqualTo(2);
+        Reading quick = with(at(200, "a", 1100), s -> s.stepMs = 1);
+        assertThat(send(quick)).as("with a step of its own").isEmpty();
+        assertThat(send(at(300, "a", 3))).hasSize(1);
+        // The node was away for an hour.
+        assertThat(send(at(3_600_300, "a", 36_003), at(3_600_400, "a", 36_004))).hasSize(2);
+    }
+
+    @Test
+    public void aForgedNumberThatIsAheadHoldsForALease() throws Exception {
+        send(at(0, "a", 1), at(100, "a", 2), at(200, "a", 1002));
+        counts();
+        assertThat(send(at(200, "a", 3), at(5100, "a", 52))).isEmpty();
+        assertThat(counts().late).isEqualTo(2);
+        assertThat(send(at(5200, "a", 1))).as("known").isEmpty();
+        assertThat(send(at(5200, "a", 53), at(5300, "a", 54))).hasSize(2);
+    }
+
+    @Test
+    public void aCheckpointThatHasNamesOfStartsAndStoresIsReadOn() throws Exception {
+        open("plane2", OperatorSnapshotUtil.readStateHandle(
+                getClass().getResource("/nodes-of-strings.state").getPath()));
+        // Five samples of the start "a" were answered, and one of "z" before them.
+        assertThat(send(at(0, "a", 5))).isEmpty();
+        assertThat(counts().repeated).isEqualTo(1);
+        Ceiling next = send(at(100, "a", 6)).get(0);
+        assertThat(next.number).isEqualTo(7);
+        assertThat(next.plane).isEqualTo("plane1");
+        assertThat(send(at(200, "z", 10))).isEmpty();
     }
 
     @Test
