@@ -3,7 +3,6 @@ package io.tidepool.plane;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import java.io.File;
 import java.io.IOException;
 import java.lang.reflect.Method;
 import java.nio.file.Files;
@@ -76,27 +75,6 @@ public class TestOptions {
         for (String line : List.of("user anna", "anna 3", "user anna -1", "user anna x", "job")) {
             assertThatThrownBy(() -> Weights.of(List.of(line), false)).hasMessageContaining(line);
         }
-    }
-
-    @Test
-    public void latestIsTheNewestWholeCheckpoint() throws IOException {
-        Path directory = folder.getRoot().toPath();
-        assertThat(Settings.latest(directory)).isEmpty();
-        assertThat(Settings.latest(directory.resolve("none"))).isEmpty();
-        long second = 0;
-        for (String name : List.of("old/chk-9", "new/chk-2", "new/chk-3")) {
-            File checkpoint = directory.resolve(name).toFile();
-            assertThat(checkpoint.mkdirs()).isTrue();
-            if (!name.endsWith("3")) {
-                File file = new File(checkpoint, "_metadata");
-                assertThat(file.createNewFile() && file.setLastModified(++second * 1000)).isTrue();
-            }
-        }
-        assertThat(Settings.latest(directory).orElse("")).endsWith("new/chk-2/");
-        Configuration settings = Settings.of(Samples.options("--restore", "latest", "--checkpoints",
-                directory.toString()));
-        assertThat(settings.getString("execution.state-recovery.path", "")).endsWith("new/chk-2/");
-        assertThat(settings.getString("execution.buffer-timeout.interval", "")).isEqualTo("0ms");
     }
 
     @Test
