@@ -6,9 +6,9 @@ package io.tidepool.plane;
  * the node, which does not change. With more missing, or before the first full reading, it is given
  * up.
  *
- * <p>One wrong time must not silence a node: a step of its clock, ahead or back, is taken only after
- * a lease in which no part was; and where nothing followed a time that was ahead, a lease later the
- * times before it go on.
+ * <p>One wrong time must not silence a node: a step of its clock, ahead or back, is taken only
+ * after a lease in which no part was taken; and where nothing followed a time that was ahead, a
+ * lease later the times before it go on.
  */
 final class CollectdJoin {
 

@@ -48,6 +48,7 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
     private transient CollectdJoin join;
     private transient PlaneFacts facts;
     private transient long limit;
+    private transient long jobsLimit;
     private transient ValueState<NodeState> nodes;
     private transient ListState<PlaneFacts> kept;
 
@@ -75,6 +76,7 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
         join = new CollectdJoin();
         int subtasks = getRuntimeContext().getTaskInfo().getNumberOfParallelSubtasks();
         limit = (options.maxNodes + subtasks - 1) / subtasks;
+        jobsLimit = (options.maxAllJobs + subtasks - 1) / subtasks;
         nodes = getRuntimeContext().getState(
                 new ValueStateDescriptor<>("node", TypeInformation.of(NodeState.class)));
     }
@@ -149,6 +151,7 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
             state.decided = false;
         }
         state.lastAtMs = sample.atMs;
+        keepJobs(state, sample);
         report.take(sample);
         report.counts.samples = 1;
         report.counts.trimmed = sample.trimmed;
@@ -160,6 +163,18 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
             decide(state, sample, report);
             answer(state, sample, first, nowMs, report, out);
         }
+    }
+
+    /** Leaves out jobs that are too many over all nodes: each one is kept until the next sample. */
+    private void keepJobs(NodeState state, Reading sample) {
+        long room = Math.max(0, jobsLimit - Math.max(0, facts.jobs - state.jobs));
+        int kept = (int) Math.min(sample.jobs.length, room);
+        if (kept < sample.jobs.length) {
+            sample.trimmed += sample.jobs.length - kept;
+            sample.jobs = Arrays.copyOf(sample.jobs, kept);
+        }
+        facts.jobs = Math.max(0, facts.jobs - state.jobs) + kept;
+        state.jobs = kept;
     }
 
     /** Asks the law once in each of its intervals. */
@@ -226,6 +241,7 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
             return;
         }
         facts.nodes = Math.max(0, facts.nodes - 1);
+        facts.jobs = Math.max(0, facts.jobs - state.jobs);
         facts.forgottenNumber = Math.max(facts.forgottenNumber, state.ceilingNumber);
         nodes.clear();
     }

@@ -10,6 +10,8 @@ public final class NodeState {
 
     /** When the job last heard from the node, by the job's clock. */
     public long heardMs;
+    /** Jobs of the last sample that are kept. */
+    public int jobs;
     /** Start of the agent whose samples are taken. */
     public String start;
     /** Hashes of starts before it, the latest one first. */

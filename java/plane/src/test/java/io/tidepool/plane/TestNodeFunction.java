@@ -8,6 +8,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.function.Consumer;
 import org.apache.flink.api.common.typeinfo.Types;
@@ -344,6 +345,51 @@ public class TestNodeFunction {
         Ceiling ceiling = send(sample("n2", "a", 2, FULL)).get(0);
         assertThat(ceiling.number).as("no number comes again").isEqualTo(4);
         assertThat(send(sample("n0", "a", 4, FULL))).isEmpty();
+    }
+
+    @Test
+    public void jobsOfAllNodesTogetherAreBounded() throws Exception {
+        open("plane1", null, "--max-all-jobs", "3", "--policy", "fair");
+        send(jobs("n0", 1, 2), jobs("n1", 1, 2));
+        assertThat(counts().trimmed).isEqualTo(1);
+        List<Integer> kept = new ArrayList<>();
+        job.getSideOutput(NodeFunction.TAKEN).forEach(it -> kept.add(it.getValue().jobs.length));
+        assertThat(kept).containsExactly(2, 1);
+        open("plane2", job.snapshot(1, 1), "--max-all-jobs", "3", "--policy", "fair");
+        send(jobs("n0", 2, 3), jobs("n1", 2, 1));
+        assertThat(counts().trimmed).as("after a restore as well").isEqualTo(1);
+        send(jobs("n0", 3, 0), jobs("n1", 3, 3));
+        assertThat(counts().trimmed).as("those of n0 have ended").isEqualTo(0);
+        nowMs += NodeFunction.FORGET_MS;
+        job.setProcessingTime(nowMs);
+        send(jobs("n2", 1, 3));
+        assertThat(counts().trimmed).as("those of n1 are forgotten").isEqualTo(0);
+    }
+
+    private static Reading jobs(String node, long number, int count) {
+        return with(sample(node, "a", number, FULL), s -> {
+            s.jobs = new JobUse[count];
+            Arrays.setAll(s.jobs, i -> new JobUse("j" + i, "anna", 1));
+        });
+    }
+
+    @Test
+    public void longNamesAreNotInTheState() throws Exception {
+        List<Integer> sizes = new ArrayList<>();
+        for (int length : new int[] {4, 128}) {
+            open("plane1", null);
+            for (long start = 10; start < 60; start++) {
+                String name = "s" + start + "x".repeat(length);
+                Reading reading = at(5000 * start, start < 59 ? name : "present", 1);
+                reading.stores = new StoreFacts[16];
+                Arrays.setAll(reading.stores,
+                        i -> new StoreFacts(name + i, GIB, 0, GIB, BLOCK));
+                send(reading);
+            }
+            OperatorSubtaskState state = job.snapshot(1, 1);
+            sizes.add((int) state.getManagedKeyedState().iterator().next().getStateSize());
+        }
+        assertThat(sizes.get(1)).isEqualTo(sizes.get(0));
     }
 
     @Test

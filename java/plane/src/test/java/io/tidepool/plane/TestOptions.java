@@ -36,7 +36,8 @@ public class TestOptions {
         assertThat(options.gain).isEqualTo(0.5);
         assertThat(options.intervalMs).isEqualTo(100);
         assertThat(options.leaseMs).isEqualTo(5000);
-        assertThat(options.maxNodes).isEqualTo(10_000);
+        assertThat(options.maxNodes).isEqualTo(2000);
+        assertThat(options.maxAllJobs).isEqualTo(20_000);
     }
 
     @Test
