@@ -56,7 +56,8 @@ final class Samples {
 
     static List<Reading> read(SampleReader reader, String key, String message) {
         List<Reading> readings = new ArrayList<>();
-        reader.read(key == null ? null : key.getBytes(StandardCharsets.UTF_8), message.getBytes(StandardCharsets.UTF_8), NOW_MS, readings::add);
+        reader.read(key == null ? null : key.getBytes(StandardCharsets.UTF_8),
+                message.getBytes(StandardCharsets.UTF_8), NOW_MS, readings::add);
         return readings;
     }
 
