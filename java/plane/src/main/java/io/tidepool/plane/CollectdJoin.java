@@ -5,9 +5,15 @@ package io.tidepool.plane;
  * sixth, or ends when one of a newer time comes; then one missing part follows from the memory of
  * the node, which does not change. With more missing, or before the first full reading, it is given
  * up.
+ *
+ * <p>One wrong time must not silence a node: a step of its clock, ahead or back, is taken only
+ * after a lease in which no part was taken; and where nothing followed a time that was ahead, a
+ * lease later the times before it go on.
  */
 final class CollectdJoin {
 
+    /** How far a reading may be ahead, beside the time since the last one. */
+    static final long AHEAD_MS = 5000;
     /** A clock that is set back by more than this starts anew; less is a late message. */
     static final long STEP_BACK_MS = 60_000;
 
@@ -21,19 +27,47 @@ final class CollectdJoin {
     /** Whether it ended a reading that had to be given up. */
     boolean gaveUp;
 
-    Outcome take(NodeState state, Reading part) {
+    Outcome take(NodeState state, Reading part, long clockMs, long leaseMs) {
         complete = null;
         gaveUp = false;
-        long atMs = part.atMs;
-        long newestMs = state.joinedMs != 0 ? state.joinedMs : state.lastAtMs;
-        if (atMs < newestMs - STEP_BACK_MS) {
-            state.joinedMs = 0;
-            state.start = null;
-        } else if (state.start != null && state.joinedMs == 0 && atMs <= state.lastAtMs) {
-            return atMs == state.lastAtMs ? Outcome.REPEATED : Outcome.LATE;
-        } else if (atMs < state.joinedMs) {
+        boolean isAgents = state.start != null && !state.start.isEmpty();
+        if (isAgents && Math.abs(clockMs - state.takenMs) < leaseMs) {
             return Outcome.LATE;
         }
+        long sinceMs = Math.abs(clockMs - Math.max(state.takenMs, state.partMs));
+        long newestMs = state.joinedMs != 0 || isAgents ? state.joinedMs : state.lastAtMs;
+        Outcome passed = order(state, part.atMs, newestMs, sinceMs, leaseMs);
+        if (passed != Outcome.WAITING) {
+            return passed;
+        }
+        return add(state, part, clockMs);
+    }
+
+    /** Whether a part of that time is to be taken; others are late, or the same again. */
+    private Outcome order(NodeState state, long atMs, long newestMs, long sinceMs, long leaseMs) {
+        boolean silent = sinceMs >= leaseMs;
+        long aheadMs = atMs - newestMs;
+        boolean known = newestMs != 0;
+        boolean isFar = aheadMs > AHEAD_MS + Sequence.FASTER * sinceMs || aheadMs < -STEP_BACK_MS;
+        if (known && aheadMs == 0 && state.joinedMs == 0) {
+            return Outcome.REPEATED;
+        }
+        if (known && (isFar || aheadMs < 0)) {
+            if (!silent || !isFar && atMs <= state.sureMs) {
+                return Outcome.LATE;
+            }
+            gaveUp = state.joinedMs != 0;
+            state.joinedMs = 0;
+        }
+        boolean isNear = aheadMs >= 0 && aheadMs <= AHEAD_MS + 2 * sinceMs;
+        if (!known || isFar || isNear) {
+            state.sureMs = atMs;
+        }
+        return Outcome.WAITING;
+    }
+
+    private Outcome add(NodeState state, Reading part, long clockMs) {
+        long atMs = part.atMs;
         if (atMs > state.joinedMs && state.joinedMs != 0) {
             finish(state, part);
         }
@@ -46,6 +80,7 @@ final class CollectdJoin {
         if ((state.joinedParts & bit) != 0) {
             return Outcome.REPEATED;
         }
+        state.partMs = clockMs;
         state.joinedParts |= bit;
         state.joinedBytes[part.part] = part.partBytes;
         if (state.joinedParts == ALL) {

@@ -8,7 +8,8 @@ import java.util.function.Consumer;
 
 /**
  * Reads what collectd's plug-ins {@code memory} and {@code write_kafka} send: arrays of values, for
- * each reading of memory six messages of one value each. Values of other plug-ins are passed over.
+ * each reading of memory six messages of one value each. Values of other plug-ins are passed over;
+ * those of another host than the key of their record count as not understood.
  */
 final class CollectdReader implements Serializable {
 
@@ -39,7 +40,7 @@ final class CollectdReader implements Serializable {
         return AVAILABLE.contains(PARTS.get(part));
     }
 
-    void read(byte[] message, long recordMs, Consumer<Reading> out) {
+    void read(byte[] key, byte[] message, long recordMs, Consumer<Reading> out) {
         if (message == null || message.length > Json.MESSAGE_BYTES) {
             out.accept(Reading.of(Reading.GARBAGE, recordMs));
             return;
@@ -51,14 +52,15 @@ final class CollectdReader implements Serializable {
                 return;
             }
             for (JsonToken next = json.next(); next != JsonToken.END_ARRAY; next = json.next()) {
-                one(json, recordMs, out);
+                one(json, key, recordMs, out);
             }
         } catch (IOException | RuntimeException broken) {
             out.accept(Reading.of(Reading.GARBAGE, recordMs));
         }
     }
 
-    private void one(Json json, long recordMs, Consumer<Reading> out) throws IOException {
+    private void one(Json json, byte[] key, long recordMs, Consumer<Reading> out)
+            throws IOException {
         json.bad = false;
         Reading part = Reading.of(Reading.PART, recordMs);
         part.cluster = cluster;
@@ -79,7 +81,8 @@ final class CollectdReader implements Serializable {
                 }
             }
         }
-        boolean whole = !part.node.isEmpty() && part.atMs >= EARLIEST_MS && part.partBytes >= 0;
+        boolean whole = !part.node.isEmpty() && part.atMs >= EARLIEST_MS && part.partBytes >= 0
+                && part.isOf(key);
         if (plugin != null && !plugin.equals(MEMORY)) {
             return;
         }

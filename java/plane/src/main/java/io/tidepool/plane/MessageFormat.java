@@ -36,9 +36,9 @@ final class MessageFormat implements KafkaRecordDeserializationSchema<Reading> {
         long recordMs = stamped ? record.timestamp() : Reading.UNKNOWN;
         Consumer<Reading> each = out::collect;
         if (collectd != null) {
-            collectd.read(record.value(), recordMs, each);
+            collectd.read(record.key(), record.value(), recordMs, each);
         } else {
-            samples.read(record.value(), recordMs, each);
+            samples.read(record.key(), record.value(), recordMs, each);
         }
     }
 

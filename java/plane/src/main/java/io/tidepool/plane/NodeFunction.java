@@ -48,6 +48,7 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
     private transient CollectdJoin join;
     private transient PlaneFacts facts;
     private transient long limit;
+    private transient long jobsLimit;
     private transient ValueState<NodeState> nodes;
     private transient ListState<PlaneFacts> kept;
 
@@ -75,6 +76,7 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
         join = new CollectdJoin();
         int subtasks = getRuntimeContext().getTaskInfo().getNumberOfParallelSubtasks();
         limit = (options.maxNodes + subtasks - 1) / subtasks;
+        jobsLimit = (options.maxAllJobs + subtasks - 1) / subtasks;
         nodes = getRuntimeContext().getState(
                 new ValueStateDescriptor<>("node", TypeInformation.of(NodeState.class)));
     }
@@ -104,9 +106,12 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
             context.timerService().registerProcessingTimeTimer(nowMs + FORGET_MS);
         }
         state.heardMs = nowMs;
-        Reading sample = reading.kind == Reading.PART ? joined(state, reading, report) : reading;
+        // What is read again after a restore has the broker's time of before.
+        long clockMs = reading.recordMs < 0 ? nowMs : reading.recordMs;
+        Reading sample = reading.kind == Reading.PART
+                ? joined(state, reading, clockMs, report) : reading;
         if (sample != null) {
-            take(state, sample, nowMs, report, context, out);
+            take(state, sample, clockMs, report, context, out);
         }
         nodes.update(state);
         if (sample != null || report.counts.repeated + report.counts.late
@@ -115,8 +120,8 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
         }
     }
 
-    private Reading joined(NodeState state, Reading part, Report report) {
-        CollectdJoin.Outcome outcome = join.take(state, part);
+    private Reading joined(NodeState state, Reading part, long clockMs, Report report) {
+        CollectdJoin.Outcome outcome = join.take(state, part, clockMs, options.leaseMs);
         report.counts.repeated = outcome == CollectdJoin.Outcome.REPEATED ? 1 : 0;
         report.counts.late = outcome == CollectdJoin.Outcome.LATE ? 1 : 0;
         report.counts.incomplete = join.gaveUp ? 1 : 0;
@@ -129,10 +134,11 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
         return sample;
     }
 
-    private void take(NodeState state, Reading sample, long nowMs, Report report, Context context,
-            Collector<Ceiling> out) {
+    private void take(NodeState state, Reading sample, long clockMs, Report report,
+            Context context, Collector<Ceiling> out) {
+        long nowMs = context.timerService().currentProcessingTime();
         String before = state.start;
-        int taken = Sequence.take(state, sample.start, sample.number);
+        int taken = Sequence.take(state, sample, clockMs, options.leaseMs);
         if (taken != Sequence.NEW) {
             report.counts.repeated += taken == Sequence.REPEATED ? 1 : 0;
             report.counts.late += taken == Sequence.LATE ? 1 : 0;
@@ -145,6 +151,7 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
             state.decided = false;
         }
         state.lastAtMs = sample.atMs;
+        keepJobs(state, sample);
         report.take(sample);
         report.counts.samples = 1;
         report.counts.trimmed = sample.trimmed;
@@ -156,6 +163,18 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
             decide(state, sample, report);
             answer(state, sample, first, nowMs, report, out);
         }
+    }
+
+    /** Leaves out jobs that are too many over all nodes: each one is kept until the next sample. */
+    private void keepJobs(NodeState state, Reading sample) {
+        long room = Math.max(0, jobsLimit - Math.max(0, facts.jobs - state.jobs));
+        int kept = (int) Math.min(sample.jobs.length, room);
+        if (kept < sample.jobs.length) {
+            sample.trimmed += sample.jobs.length - kept;
+            sample.jobs = Arrays.copyOf(sample.jobs, kept);
+        }
+        facts.jobs = Math.max(0, facts.jobs - state.jobs) + kept;
+        state.jobs = kept;
     }
 
     /** Asks the law once in each of its intervals. */
@@ -192,9 +211,8 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
         for (long ceiling : bytes) {
             report.ceilingBytes = Law.add(report.ceilingBytes, ceiling);
         }
-        String[] names = Ceiling.names(sample.stores);
-        boolean changed = !Arrays.equals(bytes, state.sentBytes)
-                || !Arrays.equals(names, state.sentStores);
+        long names = NameHash.of(Ceiling.names(sample.stores));
+        boolean changed = !Arrays.equals(bytes, state.sentBytes) || names != state.sentNames;
         boolean renewed = 2 * sinceMs(sample, state.sentNumber, state.sentAtMs) >= options.leaseMs;
         if (!first && !changed && !renewed) {
             return;
@@ -202,7 +220,7 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
         state.ceilingNumber++;
         state.sentNumber = sample.number;
         state.sentAtMs = sample.atMs;
-        state.sentStores = names;
+        state.sentNames = names;
         state.sentBytes = bytes;
         Ceiling ceiling = Ceiling.of(options, facts.plane, sample, state.ceilingNumber, bytes);
         ceiling.atMs = nowMs;
@@ -223,6 +241,7 @@ public final class NodeFunction extends KeyedProcessFunction<String, Reading, Ce
             return;
         }
         facts.nodes = Math.max(0, facts.nodes - 1);
+        facts.jobs = Math.max(0, facts.jobs - state.jobs);
         facts.forgottenNumber = Math.max(facts.forgottenNumber, state.ceilingNumber);
         nodes.clear();
     }

@@ -41,8 +41,9 @@ final class Options implements Serializable {
               --fair-by user|job           fair: whose weights [user]
               --weights FILE               fair: lines "user NAME N", "job NAME N", "default N"
                                            and "idle N"
-              --max-nodes N                nodes that are served [10000]
+              --max-nodes N                nodes that are served [2000]
               --max-jobs N                 jobs of a node that are looked at [64]
+              --max-all-jobs N             jobs of all nodes together [20000]
               --max-stores N               stores of a node [16]
               --parallelism N              instances of each function [1]
               --buffer-timeout-ms N        time that Flink may hold messages back [0]
@@ -78,6 +79,7 @@ final class Options implements Serializable {
     final Weights weights;
     final int maxNodes;
     final int maxJobs;
+    final int maxAllJobs;
     final int maxStores;
     final int parallelism;
     final long bufferTimeoutMs;
@@ -116,8 +118,9 @@ final class Options implements Serializable {
         String weightsFile = words.text("weights", "");
         weights = weightsFile.isEmpty() ? Weights.equal(byJob)
                 : Weights.read(Path.of(weightsFile), byJob);
-        maxNodes = (int) words.whole("max-nodes", 10_000, 1, 1_000_000);
+        maxNodes = (int) words.whole("max-nodes", 2000, 1, 1_000_000);
         maxJobs = (int) words.whole("max-jobs", 64, 0, 1000);
+        maxAllJobs = (int) words.whole("max-all-jobs", 20_000, 0, 10_000_000);
         maxStores = (int) words.whole("max-stores", 16, 1, 1000);
         parallelism = (int) words.whole("parallelism", 1, 1, 1000);
         bufferTimeoutMs = words.whole("buffer-timeout-ms", 0, 0, MOST_MS);

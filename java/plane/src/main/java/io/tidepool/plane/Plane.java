@@ -24,6 +24,8 @@ public final class Plane {
 
     private static final int ID_BYTES = 8;
     private static final int BAD_USAGE = 2;
+    /** Time between two looks for new partitions. */
+    private static final String DISCOVERY_MS = "30000";
 
     private Plane() {
     }
@@ -88,7 +90,14 @@ public final class Plane {
 
     private static DataStream<Reading> source(StreamExecutionEnvironment environment,
             Options options, String topic, MessageFormat format, String name) {
-        KafkaSource<Reading> source = KafkaSource.<Reading>builder()
+        KafkaSource<Reading> source = kafka(options, topic, format, name);
+        // Each node's samples have an order of their own: no clock is compared with another.
+        return environment.fromSource(source, WatermarkStrategy.noWatermarks(), name).uid(name);
+    }
+
+    static KafkaSource<Reading> kafka(Options options, String topic, MessageFormat format,
+            String name) {
+        return KafkaSource.<Reading>builder()
                 .setBootstrapServers(options.kafka)
                 .setTopics(topic)
                 .setDeserializer(format)
@@ -96,12 +105,11 @@ public final class Plane {
                 .setStartingOffsets(options.fromEarliest
                         ? OffsetsInitializer.earliest() : OffsetsInitializer.latest())
                 .setProperty("client.id.prefix", "tidepool-plane-" + name)
-                .setProperty("partition.discovery.interval.ms", "-1")
+                // Partitions that are new since the start are read from their beginning.
+                .setProperty("partition.discovery.interval.ms", DISCOVERY_MS)
                 .setProperty("commit.offsets.on.checkpoint", "false")
                 .setProperties(properties(options))
                 .build();
-        // Each node's samples have an order of their own: no clock is compared with another.
-        return environment.fromSource(source, WatermarkStrategy.noWatermarks(), name).uid(name);
     }
 
     private static <T> KafkaSink<T> sink(Options options,

@@ -7,6 +7,8 @@ public final class PlaneFacts {
     public String plane;
     /** Nodes that it knows. */
     public long nodes;
+    /** Jobs that are kept of all nodes. */
+    public long jobs;
     /** Highest number of a ceiling among nodes that it forgot: none begins below. */
     public long forgottenNumber;
 

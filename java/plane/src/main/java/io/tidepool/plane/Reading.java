@@ -1,5 +1,8 @@
 package io.tidepool.plane;
 
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+
 /**
  * What one message, or one element of it, says. Flink reads and writes the fields. A message that
  * says nothing is a reading as well: it is counted where the others are.
@@ -65,6 +68,11 @@ public final class Reading {
         reading.kind = kind;
         reading.recordMs = recordMs;
         return reading;
+    }
+
+    /** Whether the key of its record names its node, as all agents have it. */
+    boolean isOf(byte[] recordKey) {
+        return Arrays.equals(recordKey, node.getBytes(StandardCharsets.UTF_8));
     }
 
     /** What the state of the node is kept by. No name has a character of control in it. */

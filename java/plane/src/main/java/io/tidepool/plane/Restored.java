@@ -19,9 +19,11 @@ final class Restored {
             facts.plane = facts.plane == null || part.plane.compareTo(facts.plane) < 0
                     ? part.plane : facts.plane;
             facts.nodes += part.nodes;
+            facts.jobs += part.jobs;
             facts.forgottenNumber = Math.max(facts.forgottenNumber, part.forgottenNumber);
         }
         facts.nodes = (facts.nodes + instances - 1) / instances;
+        facts.jobs = (facts.jobs + instances - 1) / instances;
         if (facts.plane == null) {
             facts.plane = newPlane;
         }

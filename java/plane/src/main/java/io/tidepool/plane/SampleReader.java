@@ -9,8 +9,9 @@ import java.util.List;
 import java.util.function.Consumer;
 
 /**
- * Reads messages of agents: one sample or an array of them. What is not understood becomes a
- * reading of the kind {@link Reading#GARBAGE}; nothing in a message is an error of the job.
+ * Reads messages of agents: one sample or an array of them. What is not understood, or is of
+ * another node than the key of its record, becomes a reading of the kind {@link Reading#GARBAGE};
+ * nothing in a message is an error of the job.
  */
 final class SampleReader implements Serializable {
 
@@ -32,7 +33,7 @@ final class SampleReader implements Serializable {
         this.maxJobs = maxJobs;
     }
 
-    void read(byte[] message, long recordMs, Consumer<Reading> out) {
+    void read(byte[] key, byte[] message, long recordMs, Consumer<Reading> out) {
         if (message == null || message.length > Json.MESSAGE_BYTES) {
             out.accept(Reading.of(Reading.GARBAGE, recordMs));
             return;
@@ -42,10 +43,10 @@ final class SampleReader implements Serializable {
             JsonToken first = json.next();
             if (first == JsonToken.START_ARRAY) {
                 while (json.next() != JsonToken.END_ARRAY) {
-                    out.accept(one(json, recordMs));
+                    out.accept(one(json, key, recordMs));
                 }
             } else {
-                out.accept(one(json, recordMs));
+                out.accept(one(json, key, recordMs));
             }
         } catch (IOException | RuntimeException broken) {
             // What was whole before the break has been handed on.
@@ -53,7 +54,7 @@ final class SampleReader implements Serializable {
         }
     }
 
-    private Reading one(Json json, long recordMs) throws IOException {
+    private Reading one(Json json, byte[] key, long recordMs) throws IOException {
         json.bad = false;
         Reading reading = Reading.of(Reading.SAMPLE, recordMs);
         reading.stepMs = INTERVAL_MS;
@@ -72,7 +73,7 @@ final class SampleReader implements Serializable {
         boolean whole = form == FORM && !reading.cluster.isEmpty() && !reading.node.isEmpty()
                 && !reading.start.isEmpty() && reading.number >= 0 && reading.atMs >= 0
                 && reading.totalBytes > 0 && reading.stepMs > 0
-                && reading.stepMs <= LONGEST_INTERVAL_MS;
+                && reading.stepMs <= LONGEST_INTERVAL_MS && reading.isOf(key);
         if (json.bad || !whole) {
             return Reading.of(Reading.GARBAGE, recordMs);
         }

@@ -1,23 +1,14 @@
 package io.tidepool.plane;
 
-import java.io.IOException;
-import java.io.UncheckedIOException;
 import java.net.URI;
-import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.Comparator;
 import java.util.Optional;
-import java.util.stream.Stream;
 import org.apache.flink.configuration.Configuration;
 
 /** Flink's own settings. Those of memory hold where the job is its own cluster. */
 final class Settings {
 
-    /** File that makes a checkpoint whole. */
-    private static final String WHOLE = "_metadata";
     private static final String LATEST = "latest";
-    /** Directories between that of the checkpoints and the file: the job, then the checkpoint. */
-    private static final int DEPTH = 3;
 
     private Settings() {
     }
@@ -62,20 +53,8 @@ final class Settings {
             throw new IllegalArgumentException(
                     "--restore latest looks into --checkpoints, which is to be a directory here");
         }
-        return latest(Path.of(directory));
-    }
-
-    static Optional<String> latest(Path directory) {
-        if (!Files.isDirectory(directory)) {
-            return Optional.empty();
-        }
-        try (Stream<Path> files = Files.find(directory, DEPTH,
-                (path, facts) -> path.endsWith(WHOLE))) {
-            return files.max(Comparator.comparing(path -> path.toFile().lastModified()))
-                    .map(path -> path.getParent().toUri().toString());
-        } catch (IOException | UncheckedIOException unreadable) {
-            throw new IllegalArgumentException("--restore latest: " + unreadable, unreadable);
-        }
+        return new KeptCheckpoints(Path.of(directory),
+                words -> System.err.println("plane: " + words)).latest();
     }
 
     /** A path without a scheme is one of this machine. */

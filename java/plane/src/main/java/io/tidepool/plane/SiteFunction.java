@@ -211,9 +211,8 @@ public final class SiteFunction extends KeyedProcessFunction<String, Reading, Ce
             Collector<Ceiling> out) throws Exception {
         Reading sample = node.sample;
         long[] bytes = Split.of(share, sample.stores);
-        String[] names = Ceiling.names(sample.stores);
-        boolean changed = !Arrays.equals(bytes, node.sentBytes)
-                || !Arrays.equals(names, node.sentStores);
+        long names = NameHash.of(Ceiling.names(sample.stores));
+        boolean changed = !Arrays.equals(bytes, node.sentBytes) || names != node.sentNames;
         boolean renewed = 2 * Math.abs(nowMs - node.sentMs) >= options.leaseMs;
         // Only a node that spoke since the last time: one that is silent gets nothing.
         boolean spoke = !node.answered;
@@ -224,7 +223,7 @@ public final class SiteFunction extends KeyedProcessFunction<String, Reading, Ce
         }
         node.ceilingNumber++;
         node.sentMs = nowMs;
-        node.sentStores = names;
+        node.sentNames = names;
         node.sentBytes = bytes;
         nodes.put(sample.node, node);
         Ceiling ceiling = Ceiling.of(options, facts.plane, sample, node.ceilingNumber, bytes);

@@ -3,7 +3,6 @@ package io.tidepool.plane;
 /** What a policy for a whole site keeps of one node. Flink reads and writes the fields. */
 public final class SiteNode {
 
-    private static final String[] NO_NAMES = {};
     private static final long[] NO_BYTES = {};
 
     /** The last sample of the node. */
@@ -16,8 +15,8 @@ public final class SiteNode {
     public long ceilingNumber;
     /** When it was sent, by the job's clock. */
     public long sentMs;
-    /** Its stores. */
-    public String[] sentStores = NO_NAMES;
+    /** Hash of the names of its stores. */
+    public long sentNames;
     /** Their ceilings. */
     public long[] sentBytes = NO_BYTES;
 

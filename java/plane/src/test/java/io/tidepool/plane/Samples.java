@@ -51,8 +51,13 @@ final class Samples {
     }
 
     static List<Reading> read(SampleReader reader, String message) {
+        return read(reader, "n0", message);
+    }
+
+    static List<Reading> read(SampleReader reader, String key, String message) {
         List<Reading> readings = new ArrayList<>();
-        reader.read(message.getBytes(StandardCharsets.UTF_8), NOW_MS, readings::add);
+        reader.read(key == null ? null : key.getBytes(StandardCharsets.UTF_8),
+                message.getBytes(StandardCharsets.UTF_8), NOW_MS, readings::add);
         return readings;
     }
 

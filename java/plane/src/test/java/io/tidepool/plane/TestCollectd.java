@@ -7,6 +7,8 @@ import static org.assertj.core.api.Assertions.assertThat;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.flink.api.common.typeinfo.Types;
 import org.apache.flink.streaming.api.operators.KeyedProcessOperator;
 import org.apache.flink.streaming.runtime.streamrecord.StreamRecord;
@@ -21,9 +23,12 @@ public class TestCollectd {
     private static final List<String> PARTS =
             List.of("used", "buffered", "cached", "free", "slab_unrecl", "slab_recl");
     private static final long MIB = 1L << 20;
+    private static final Pattern HOST = Pattern.compile("\"host\":\"([^\"]*)\"");
 
     private KeyedOneInputStreamOperatorTestHarness<String, Reading, Ceiling> job;
     private final CollectdReader reader = new CollectdReader("site1");
+    /** The broker's time. */
+    private long recordMs = NOW_MS;
     private final List<Report> reports = new ArrayList<>();
 
     @Before
@@ -41,9 +46,16 @@ public class TestCollectd {
         job.close();
     }
 
+    /** Reads a message whose key is its host. */
     private List<Reading> read(String message) {
+        Matcher host = HOST.matcher(message);
+        return read(host.find() ? host.group(1) : "n7", message);
+    }
+
+    private List<Reading> read(String key, String message) {
         List<Reading> readings = new ArrayList<>();
-        reader.read(message.getBytes(StandardCharsets.UTF_8), NOW_MS, readings::add);
+        reader.read(key == null ? null : key.getBytes(StandardCharsets.UTF_8),
+                message.getBytes(StandardCharsets.UTF_8), recordMs, readings::add);
         return readings;
     }
 
@@ -109,6 +121,17 @@ public class TestCollectd {
             assertThat(readings).as(broken).hasSize(1);
             assertThat(readings.get(0).kind).as(broken).isEqualTo(Reading.GARBAGE);
         }
+    }
+
+    @Test
+    public void onlyValuesOfTheHostThatTheKeyNamesAreTaken() {
+        String one = part("n7", "1795361718.344", "used", 5);
+        assertThat(read("n7", one).get(0).kind).isEqualTo(Reading.PART);
+        for (String key : new String[] {null, "", "n8"}) {
+            assertThat(read(key, one).get(0).kind).as(key).isEqualTo(Reading.GARBAGE);
+        }
+        assertThat(read("n8", one.replace("\"plugin\":\"memory\"", "\"plugin\":\"cpu\"")))
+                .as("of another plug-in").isEmpty();
     }
 
     @Test
@@ -191,12 +214,50 @@ public class TestCollectd {
     @Test
     public void aClockThatIsSetBackAnHourDoesNotStopTheNode() throws Exception {
         reading("1795361718.000", 830, 0);
-        reading("1795358118.000", 990 - 140, 0);
-        reading("1795358118.100", 990 - 140, 0);
+        recordMs += 4000;
+        reading("1795358122.000", 990 - 140, 0);
+        assertThat(counts().late).as("one that may be forged").isEqualTo(6);
+        recordMs += 1000;
+        reading("1795358123.000", 990 - 140, 0);
+        reading("1795358123.100", 990 - 140, 0);
         Counts counts = counts();
-        assertThat(counts.samples).isEqualTo(3);
+        assertThat(counts.samples).isEqualTo(2);
         assertThat(counts.late + counts.repeated + counts.incomplete).isEqualTo(0);
-        assertThat(counts.decisions).isEqualTo(3);
+        assertThat(counts.decisions).isEqualTo(2);
         assertThat(counts.skewed).isEqualTo(2);
+    }
+
+    @Test
+    public void oneReadingThatIsAheadDoesNotSilenceTheNode() throws Exception {
+        reading("1795361718.000", 830, 0);
+        recordMs += 100;
+        send(part("n7", "1795361768.000", "used", 1));
+        assertThat(counts().late).as("while the node speaks").isEqualTo(1);
+        reading("1795361718.100", 830, 0);
+        assertThat(counts().samples).isEqualTo(1);
+        // After ten seconds without a reading it could be one.
+        recordMs += 10_000;
+        send(part("n7", "1795361768.000", "used", 1));
+        recordMs += 4900;
+        reading("1795361733.000", 830, 0);
+        assertThat(counts().samples).isEqualTo(0);
+        recordMs += 100;
+        reading("1795361733.100", 830, 0);
+        reading("1795361733.200", 830, 0);
+        assertThat(counts().samples).isEqualTo(2);
+    }
+
+    @Test
+    public void collectdFollowsAnAgentOnceThatIsSilent() throws Exception {
+        Reading agents = Samples.sample("n7", "a", 1, 0);
+        job.processElement(new StreamRecord<>(agents));
+        reading("1795361718.000", 830, 0);
+        Counts counts = counts();
+        assertThat(counts.samples).isEqualTo(1);
+        assertThat(counts.late).isEqualTo(6);
+        recordMs += 5000;
+        reading("1795361723.000", 830, 0);
+        reading("1795361723.100", 830, 0);
+        assertThat(counts().samples).isEqualTo(2);
     }
 }

@@ -8,6 +8,7 @@ import static org.assertj.core.api.Assertions.assertThat;
 
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.function.Consumer;
 import org.apache.flink.api.common.typeinfo.Types;
@@ -15,6 +16,7 @@ import org.apache.flink.runtime.checkpoint.OperatorSubtaskState;
 import org.apache.flink.streaming.api.operators.KeyedProcessOperator;
 import org.apache.flink.streaming.runtime.streamrecord.StreamRecord;
 import org.apache.flink.streaming.util.KeyedOneInputStreamOperatorTestHarness;
+import org.apache.flink.streaming.util.OperatorSnapshotUtil;
 import org.junit.After;
 import org.junit.Before;
 import org.junit.Test;
@@ -172,26 +174,88 @@ public class TestNodeFunction {
         assertThat(send(sample("n0", "a", 501, 60 * GIB))).hasSize(1);
     }
 
+    /** A sample that the broker took so long after the start of the test. */
+    private static Reading at(long ms, String start, long number) {
+        return with(sample("n0", start, number, FULL), s -> s.recordMs = NOW_MS + ms);
+    }
+
     @Test
-    public void aNewStartIsTakenAndAnOldOneIsNot() throws Exception {
-        send(sample("n0", "a", 500, FULL));
-        Reading begun = with(sample("n0", "b", 1, FULL), s -> s.atMs = NOW_MS + 50_100);
-        List<Ceiling> second = send(begun);
+    public void theStartThatSpeaksKeepsTheNodeAndAnotherFollowsALeaseLater() throws Exception {
+        send(at(0, "a", 499), at(0, "a", 500));
+        counts();
+        assertThat(send(at(4999, "b", 1))).isEmpty();
+        assertThat(counts().late).as("it spoke less than a lease ago").isEqualTo(1);
+        List<Ceiling> second = send(at(5000, "b", 2));
         assertThat(second).hasSize(1);
         // From the capacity of the sample again, and numbers go on.
         assertThat(second.get(0).ceilingBytes[0]).isEqualTo(36 * GIB + 10 * BLOCK);
-        assertThat(second.get(0).number).isEqualTo(2);
+        assertThat(second.get(0).number).isEqualTo(3);
         counts();
-        assertThat(send(sample("n0", "a", 501, 0), sample("n0", "a", 900, 0))).isEmpty();
+        assertThat(send(at(5100, "a", 501), at(5100, "c", 900), at(5200, "b", 3))).hasSize(1);
         assertThat(counts().late).isEqualTo(2);
-        assertThat(send(sample("n0", "c", 1, FULL), sample("n0", "b", 2, 0))).hasSize(1);
+        // What was taken of the old one is not taken again; what it says anew is.
+        assertThat(send(at(10_200, "a", 500))).isEmpty();
         assertThat(counts().late).isEqualTo(1);
+        assertThat(send(at(10_200, "a", 501), at(10_300, "a", 502), at(10_300, "b", 4))).hasSize(2);
+    }
+
+    @Test
+    public void oneForgedStartDoesNotSilenceANode() throws Exception {
+        send(at(0, "a", 1), at(100, "a", 2));
+        // The node speaks: nothing happens. It is silent for a lease: it is back a lease later.
+        assertThat(send(at(150, "forged", 9), at(200, "a", 3))).hasSize(1);
+        send(at(5200, "forged", 9));
+        assertThat(send(at(5300, "a", 54))).isEmpty();
+        assertThat(send(at(10_200, "a", 103), at(10_300, "a", 104))).hasSize(2);
+    }
+
+    @Test
+    public void oldStartsAreRememberedWithinBounds() throws Exception {
+        long ms = 0;
         for (int start = 0; start < 100; start++) {
-            send(sample("n0", "s" + start, 1, FULL));
+            send(at(ms, "s" + start, 1), at(ms, "s" + start, 2));
+            ms += 5000;
         }
         counts();
-        assertThat(send(sample("n0", "s98", 9, 0), sample("n0", "s70", 9, 0))).isEmpty();
+        assertThat(send(at(ms, "s98", 2), at(ms, "s70", 2))).isEmpty();
         assertThat(counts().late).isEqualTo(2);
+        assertThat(send(at(ms, "s60", 2))).hasSize(1);
+    }
+
+    @Test
+    public void aNumberThatTimeDoesNotAllowIsNotTaken() throws Exception {
+        send(at(0, "a", 1), at(100, "a", 2));
+        counts();
+        assertThat(send(at(200, "a", Long.MAX_VALUE), at(200, "a", 1100))).isEmpty();
+        assertThat(counts().late).isEqualTo(2);
+        Reading quick = with(at(200, "a", 1100), s -> s.stepMs = 1);
+        assertThat(send(quick)).as("with a step of its own").isEmpty();
+        assertThat(send(at(300, "a", 3))).hasSize(1);
+        // The node was away for an hour.
+        assertThat(send(at(3_600_300, "a", 36_003), at(3_600_400, "a", 36_004))).hasSize(2);
+    }
+
+    @Test
+    public void aForgedNumberThatIsAheadHoldsForALease() throws Exception {
+        send(at(0, "a", 1), at(100, "a", 2), at(200, "a", 1002));
+        counts();
+        assertThat(send(at(200, "a", 3), at(5100, "a", 52))).isEmpty();
+        assertThat(counts().late).isEqualTo(2);
+        assertThat(send(at(5200, "a", 1))).as("known").isEmpty();
+        assertThat(send(at(5200, "a", 53), at(5300, "a", 54))).hasSize(2);
+    }
+
+    @Test
+    public void aCheckpointThatHasNamesOfStartsAndStoresIsReadOn() throws Exception {
+        open("plane2", OperatorSnapshotUtil.readStateHandle(
+                getClass().getResource("/nodes-of-strings.state").getPath()));
+        // Five samples of the start "a" were answered, and one of "z" before them.
+        assertThat(send(at(0, "a", 5))).isEmpty();
+        assertThat(counts().repeated).isEqualTo(1);
+        Ceiling next = send(at(100, "a", 6)).get(0);
+        assertThat(next.number).isEqualTo(7);
+        assertThat(next.plane).isEqualTo("plane1");
+        assertThat(send(at(200, "z", 10))).isEmpty();
     }
 
     @Test
@@ -281,6 +345,51 @@ public class TestNodeFunction {
         Ceiling ceiling = send(sample("n2", "a", 2, FULL)).get(0);
         assertThat(ceiling.number).as("no number comes again").isEqualTo(4);
         assertThat(send(sample("n0", "a", 4, FULL))).isEmpty();
+    }
+
+    @Test
+    public void jobsOfAllNodesTogetherAreBounded() throws Exception {
+        open("plane1", null, "--max-all-jobs", "3", "--policy", "fair");
+        send(jobs("n0", 1, 2), jobs("n1", 1, 2));
+        assertThat(counts().trimmed).isEqualTo(1);
+        List<Integer> kept = new ArrayList<>();
+        job.getSideOutput(NodeFunction.TAKEN).forEach(it -> kept.add(it.getValue().jobs.length));
+        assertThat(kept).containsExactly(2, 1);
+        open("plane2", job.snapshot(1, 1), "--max-all-jobs", "3", "--policy", "fair");
+        send(jobs("n0", 2, 3), jobs("n1", 2, 1));
+        assertThat(counts().trimmed).as("after a restore as well").isEqualTo(1);
+        send(jobs("n0", 3, 0), jobs("n1", 3, 3));
+        assertThat(counts().trimmed).as("those of n0 have ended").isEqualTo(0);
+        nowMs += NodeFunction.FORGET_MS;
+        job.setProcessingTime(nowMs);
+        send(jobs("n2", 1, 3));
+        assertThat(counts().trimmed).as("those of n1 are forgotten").isEqualTo(0);
+    }
+
+    private static Reading jobs(String node, long number, int count) {
+        return with(sample(node, "a", number, FULL), s -> {
+            s.jobs = new JobUse[count];
+            Arrays.setAll(s.jobs, i -> new JobUse("j" + i, "anna", 1));
+        });
+    }
+
+    @Test
+    public void longNamesAreNotInTheState() throws Exception {
+        List<Integer> sizes = new ArrayList<>();
+        for (int length : new int[] {4, 128}) {
+            open("plane1", null);
+            for (long start = 10; start < 60; start++) {
+                String name = "s" + start + "x".repeat(length);
+                Reading reading = at(5000 * start, start < 59 ? name : "present", 1);
+                reading.stores = new StoreFacts[16];
+                Arrays.setAll(reading.stores,
+                        i -> new StoreFacts(name + i, GIB, 0, GIB, BLOCK));
+                send(reading);
+            }
+            OperatorSubtaskState state = job.snapshot(1, 1);
+            sizes.add((int) state.getManagedKeyedState().iterator().next().getStateSize());
+        }
+        assertThat(sizes.get(1)).isEqualTo(sizes.get(0));
     }
 
     @Test

@@ -3,12 +3,13 @@ package io.tidepool.plane;
 import static org.assertj.core.api.Assertions.assertThat;
 import static org.assertj.core.api.Assertions.assertThatThrownBy;
 
-import java.io.File;
 import java.io.IOException;
+import java.lang.reflect.Method;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import org.apache.flink.configuration.Configuration;
+import org.apache.flink.connector.kafka.source.KafkaSource;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.graph.StreamGraph;
 import org.apache.flink.streaming.api.graph.StreamNode;
@@ -35,7 +36,8 @@ public class TestOptions {
         assertThat(options.gain).isEqualTo(0.5);
         assertThat(options.intervalMs).isEqualTo(100);
         assertThat(options.leaseMs).isEqualTo(5000);
-        assertThat(options.maxNodes).isEqualTo(10_000);
+        assertThat(options.maxNodes).isEqualTo(2000);
+        assertThat(options.maxAllJobs).isEqualTo(20_000);
     }
 
     @Test
@@ -77,24 +79,14 @@ public class TestOptions {
     }
 
     @Test
-    public void latestIsTheNewestWholeCheckpoint() throws IOException {
-        Path directory = folder.getRoot().toPath();
-        assertThat(Settings.latest(directory)).isEmpty();
-        assertThat(Settings.latest(directory.resolve("none"))).isEmpty();
-        long second = 0;
-        for (String name : List.of("old/chk-9", "new/chk-2", "new/chk-3")) {
-            File checkpoint = directory.resolve(name).toFile();
-            assertThat(checkpoint.mkdirs()).isTrue();
-            if (!name.endsWith("3")) {
-                File file = new File(checkpoint, "_metadata");
-                assertThat(file.createNewFile() && file.setLastModified(++second * 1000)).isTrue();
-            }
-        }
-        assertThat(Settings.latest(directory).orElse("")).endsWith("new/chk-2/");
-        Configuration settings = Settings.of(Samples.options("--restore", "latest", "--checkpoints",
-                directory.toString()));
-        assertThat(settings.getString("execution.state-recovery.path", "")).endsWith("new/chk-2/");
-        assertThat(settings.getString("execution.buffer-timeout.interval", "")).isEqualTo("0ms");
+    public void newPartitionsAreLookedFor() throws Exception {
+        Options options = Samples.options();
+        KafkaSource<Reading> source =
+                Plane.kafka(options, "topic", MessageFormat.ofAgents(options), "name");
+        Method settings = KafkaSource.class.getDeclaredMethod("getConfiguration");
+        settings.setAccessible(true);
+        assertThat(((Configuration) settings.invoke(source))
+                .getString("partition.discovery.interval.ms", "")).isEqualTo("30000");
     }
 
     @Test

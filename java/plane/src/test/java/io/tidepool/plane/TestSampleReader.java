@@ -11,6 +11,8 @@ import org.junit.Test;
 /** Messages of agents, whole and broken. */
 public class TestSampleReader {
 
+    private static final byte[] KEY = {'n', '0'};
+
     private final SampleReader reader = new SampleReader("", 4, 3);
 
     private List<Integer> kinds(String message) {
@@ -68,7 +70,7 @@ public class TestSampleReader {
                 .get(0);
         assertThat(reading.availableBytes).isEqualTo(Reading.UNKNOWN);
         assertThat(reading.rack).isEmpty();
-        assertThat(kinds("{\"form\":1,\"cluster\":\"c\",\"node\":\"n\",\"start\":\"s\","
+        assertThat(kinds("{\"form\":1,\"cluster\":\"c\",\"node\":\"n0\",\"start\":\"s\","
                 + "\"number\":0,\"at_ms\":0,\"memory_total_bytes\":1}"))
                 .containsExactly(Reading.SAMPLE);
     }
@@ -84,7 +86,12 @@ public class TestSampleReader {
             {"\"capacity_bytes\":6,", ""}, {"\"stores\":[", "\"stores\":[1,"},
             {"6442450944", "-5"}};
         for (String[] one : breaks) {
-            assertThat(kinds(with(one[0], one[1]))).as(one[1]).containsExactly(Reading.GARBAGE);
+            // The key goes with the name, which is bad by itself.
+            String key = one[0].equals("\"n0\"")
+                    ? one[1].replace("\"", "").replace("\\n", "\n") : "n0";
+            List<Reading> readings = Samples.read(reader, key, with(one[0], one[1]));
+            assertThat(readings).as(one[1]).hasSize(1);
+            assertThat(readings.get(0).kind).as(one[1]).isEqualTo(Reading.GARBAGE);
         }
     }
 
@@ -119,6 +126,19 @@ public class TestSampleReader {
     }
 
     @Test
+    public void onlySamplesOfTheNodeThatTheKeyNamesAreTaken() {
+        String one = Samples.text("n0", "a", 1);
+        String other = Samples.text("n1", "a", 1);
+        for (String key : new String[] {null, "", "n", "n1"}) {
+            List<Reading> readings = Samples.read(reader, key, one);
+            assertThat(readings).as(key).hasSize(1);
+            assertThat(readings.get(0).kind).as(key).isEqualTo(Reading.GARBAGE);
+        }
+        assertThat(kinds("[" + one + "," + other + "," + one + "]"))
+                .containsExactly(Reading.SAMPLE, Reading.GARBAGE, Reading.SAMPLE);
+    }
+
+    @Test
     public void anotherClusterIsTold() {
         SampleReader own = new SampleReader("site2", 4, 3);
         assertThat(Samples.read(own, Samples.text("n0", "a", 1)).get(0).kind)
@@ -137,7 +157,7 @@ public class TestSampleReader {
                 .containsExactly(Reading.GARBAGE);
         assertThat(kinds(with("17", "9".repeat(5000)))).containsExactly(Reading.GARBAGE);
         List<Reading> none = new ArrayList<>();
-        reader.read(null, 0, none::add);
+        reader.read(KEY, null, 0, none::add);
         assertThat(none).hasSize(1);
         Random random = new Random(3);
         byte[] whole = Samples.text("n0", "9f3a", 17).getBytes(StandardCharsets.UTF_8);
@@ -147,7 +167,7 @@ public class TestSampleReader {
                 broken[random.nextInt(broken.length)] = (byte) random.nextInt(256);
             }
             List<Reading> readings = new ArrayList<>();
-            reader.read(broken, 0, readings::add);
+            reader.read(KEY, broken, 0, readings::add);
             assertThat(readings).isNotEmpty();
         }
     }

@@ -17,6 +17,7 @@ import org.apache.flink.runtime.checkpoint.OperatorSubtaskState;
 import org.apache.flink.streaming.api.operators.KeyedProcessOperator;
 import org.apache.flink.streaming.runtime.streamrecord.StreamRecord;
 import org.apache.flink.streaming.util.KeyedOneInputStreamOperatorTestHarness;
+import org.apache.flink.streaming.util.OperatorSnapshotUtil;
 import org.junit.After;
 import org.junit.Before;
 import org.junit.Rule;
@@ -146,6 +147,16 @@ public class TestSite {
         open("plane2", state);
         Map<String, Ceiling> last = run(6000, users("n0 anna", "n1 bob"));
         assertThat(last.get("n0").number).isGreaterThan(lost.get("n0").number);
+        assertThat(last.get("n0").plane).isEqualTo("plane1");
+    }
+
+    @Test
+    public void aCheckpointThatHasNamesOfStoresIsReadOn() throws Exception {
+        // One ceiling of the node n0 had gone out.
+        open("plane2", OperatorSnapshotUtil.readStateHandle(
+                getClass().getResource("/site-of-strings.state").getPath()));
+        Map<String, Ceiling> last = run(5100, users("n0 anna"));
+        assertThat(last.get("n0").number).isGreaterThan(1);
         assertThat(last.get("n0").plane).isEqualTo("plane1");
     }
 
