@@ -172,7 +172,12 @@ fn of_messages(site: &Site, gathered: &Gathered) -> Vec<Found> {
             "of collectd with parts missing",
             "give the plug-in memory its defaults, and write_kafka a Key",
         ),
-        ("trimmed", counts.trimmed, "of jobs beyond --max-jobs", "give the job more --max-jobs"),
+        (
+            "trimmed",
+            counts.trimmed,
+            "of jobs beyond --max-jobs or --max-all-jobs",
+            "give the job more of them",
+        ),
     ];
     let seconds = site.span_ms.div_ceil(1000);
     let found = causes.into_iter().filter(|(_, count, ..)| *count > 0);
