@@ -61,8 +61,9 @@ struct StoresFile {
 /// would.
 ///
 /// # Errors
-/// `InvalidInput` for entries without meaning, too many of them, names that are none, two stores of
-/// one name, and what is no regular file of a sensible size; `Pfs` with the errno of a file that cannot be read.
+/// `InvalidInput` for entries without meaning, too many of them, names that are none, two stores
+/// of one name, and what is no regular file of a sensible size; `Pfs` with the errno of a file
+/// that cannot be read.
 pub fn read_stores(path: &Path) -> Result<Vec<StoreConfiguration>> {
     let operation = || format!("reading the stores to control from {}", path.display());
     let wrong = |what: String| {
