@@ -20,8 +20,6 @@ pub struct Alluxio {
     pub uri: String,
     /// Class path of its client, with the configuration.
     pub class_path: String,
-    /// The memory file system of its worker.
-    pub memory: PathBuf,
     _worker: Daemon,
     _master: Daemon,
     _memory: cleanup::Guard,
@@ -58,7 +56,6 @@ impl Alluxio {
         Ok(Alluxio {
             uri: format!("alluxio://127.0.0.1:{}", ports[0]),
             class_path: java.class_path,
-            memory,
             _worker: worker,
             _master: master,
             _memory: guard,
