@@ -8,6 +8,7 @@
 
 mod ceilings;
 mod other_stores;
+mod priority;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -141,6 +142,7 @@ impl CapacityLease {
 
     /// Answers a message of a controller. A shrink evicts before this returns.
     pub fn govern(self: &Arc<Self>, request: Govern) -> Result<Governed> {
+        priority::run_before_jobs();
         let page = self.page();
         // First: a lease that nobody watches would never run out.
         self.start_watchdog()?;

@@ -527,3 +527,26 @@ fn ceilings_of_other_stores_are_handed_to_their_controller_until_they_end() {
     let after = Govern { ceilings_generation: news.ceilings_generation, ..say };
     assert_eq!(govern(&fixture, after).unwrap().ceilings, Some(vec![]), "the end is news");
 }
+
+#[test]
+fn what_a_controller_asks_for_is_carried_out_before_jobs_run() {
+    let fixture = full();
+    let raise = || {
+        let thread = rustix::thread::gettid();
+        // Not every user may.
+        let _ = rustix::process::setpriority_process(Some(thread), -15);
+    };
+    let nice_after = |work: &(dyn Fn() + Sync)| {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                work();
+                let of = Some(rustix::thread::gettid());
+                rustix::process::getpriority_process(of).unwrap()
+            });
+            thread.join().unwrap()
+        })
+    };
+    let served = nice_after(&|| drop(attach(&fixture, 7).unwrap()));
+    assert_eq!(served, nice_after(&raise));
+    assert_eq!(nice_after(&|| drop(control(&fixture))), nice_after(&|| ()), "others wait as ever");
+}
