@@ -13,8 +13,12 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 /// Longest time for one answer, whatever the deadline of the command.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(2);
+/// What has come in time is read for so long after it, as on a busy machine.
+const READY_TIME: Duration = Duration::from_millis(100);
 /// No answer of a store is a longer line.
 const LINE_BYTES_MAX: u64 = 64 << 10;
+/// No answer is longer, all its lines together. Whoever listens there must not fill this process.
+const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
 enum Socket {
     Tcp(TcpStream),
@@ -50,10 +54,12 @@ impl Socket {
     }
 }
 
-/// A socket whose steps end at `until`, and not before.
+/// A socket whose steps end at `until`, and not before, also where bytes keep coming.
 struct Stream {
     socket: Socket,
     until: Instant,
+    /// Bytes that the present answer may still have.
+    left_bytes: u64,
 }
 
 impl Stream {
@@ -79,7 +85,19 @@ impl Stream {
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        self.step(|socket| socket.read(buffer))
+        if self.left_bytes == 0 {
+            return Err(IoKind::FileTooLarge.into());
+        }
+        let late = Instant::now().saturating_duration_since(self.until);
+        if late > READY_TIME {
+            return Err(IoKind::TimedOut.into());
+        }
+        if late > Duration::ZERO {
+            self.limit()?;
+        }
+        let read = self.step(|socket| socket.read(buffer))?;
+        self.left_bytes = self.left_bytes.saturating_sub(read as u64);
+        Ok(read)
     }
 }
 
@@ -103,7 +121,7 @@ impl Connection {
     /// Connects to `host:port`, or to a Unix socket where the address holds a `/`.
     pub fn open(address: &str) -> Result<Self> {
         let socket = if address.contains('/') { open_unix(address) } else { open_tcp(address) }?;
-        let stream = Stream { socket, until: Instant::now() };
+        let stream = Stream { socket, until: Instant::now(), left_bytes: 0 };
         Ok(Connection { address: address.to_owned(), stream: BufReader::new(stream) })
     }
 
@@ -115,6 +133,7 @@ impl Connection {
         }
         let stream = self.stream.get_mut();
         stream.until = deadline.min(now + ANSWER_TIME);
+        stream.left_bytes = ANSWER_BYTES_MAX;
         let sent = stream.limit().and_then(|()| stream.write_all(request));
         sent.map_err(|error| self.broken(error))
     }
@@ -139,6 +158,9 @@ impl Connection {
 
     /// Reads exactly `length` bytes.
     pub fn block(&mut self, length: usize) -> Result<Vec<u8>> {
+        if length as u64 > ANSWER_BYTES_MAX {
+            return Err(self.broken(IoKind::FileTooLarge.into()));
+        }
         let mut block = vec![0; length];
         let read = self.stream.read_exact(&mut block);
         read.map_err(|error| self.broken(error))?;
@@ -177,6 +199,7 @@ impl Connection {
                 Error::new(ErrorKind::TimedOut, operation, "no answer in time")
                     .remedy("the server hangs, or `address` names something else")
             }
+            IoKind::FileTooLarge => self.garbage("an answer of more than 4 MiB"),
             _ => Error::new(ErrorKind::StoreUnavailable, operation, "the connection ended")
                 .caused_by(error)
                 .remedy("the server ended or dropped us; look at its log"),
@@ -228,11 +251,50 @@ fn open_tcp(address: &str) -> Result<Socket> {
 mod tests {
     use super::*;
 
+    /// A server that answers a line without end, over and over.
+    fn flooding(line: &'static [u8]) -> (Connection, std::thread::JoinHandle<()>) {
+        let (socket, mut server) = UnixStream::pair().unwrap();
+        let stream = Stream { socket: Socket::Unix(socket), until: Instant::now(), left_bytes: 0 };
+        let connection = Connection { address: "here".to_owned(), stream: BufReader::new(stream) };
+        (connection, std::thread::spawn(move || while server.write_all(line).is_ok() {}))
+    }
+
+    #[test]
+    fn an_answer_without_end_is_given_up() {
+        let (mut connection, server) = flooding(b"STAT a 1\r\n");
+        connection.send(b"stats\r\n", Instant::now() + Duration::from_secs(60)).unwrap();
+        let (mut bytes, mut lines) = (0, 0);
+        let error = loop {
+            match connection.line() {
+                Ok(line) => (bytes, lines) = (bytes + line.len() as u64, lines + 1),
+                Err(error) => break error,
+            }
+            assert!(bytes <= ANSWER_BYTES_MAX, "{lines} lines");
+        };
+        // Of a slow machine the time may be over first.
+        let kinds = [ErrorKind::Protocol, ErrorKind::TimedOut];
+        assert!(kinds.contains(&error.kind()), "{error}");
+        assert!(connection.block(usize::MAX).is_err(), "whatever length it tells");
+        drop(connection);
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn an_answer_that_keeps_coming_ends_with_its_time() {
+        let (mut connection, server) = flooding(b"x");
+        connection.send(b"stats\r\n", Instant::now() + ANSWER_TIME).unwrap();
+        connection.stream.get_mut().until -= ANSWER_TIME + 2 * READY_TIME;
+        let error = connection.block(1).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        drop(connection);
+        server.join().unwrap();
+    }
+
     #[test]
     fn a_clock_tick_too_early_is_not_late() {
         let (socket, _silent) = UnixStream::pair().unwrap();
         let until = Instant::now() + Duration::from_millis(20);
-        let mut stream = Stream { socket: Socket::Unix(socket), until };
+        let mut stream = Stream { socket: Socket::Unix(socket), until, left_bytes: 1 };
         let early = |_: &mut Socket| Err::<usize, _>(IoKind::WouldBlock.into());
         assert_eq!(stream.step(early).unwrap_err().kind(), IoKind::WouldBlock);
         assert!(Instant::now() >= until);

@@ -8,7 +8,8 @@ package io.tidepool.plane;
  *
  * <p>One wrong time must not silence a node: a step of its clock, ahead or back, is taken only
  * after a lease in which no part was taken; and where nothing followed a time that was ahead, a
- * lease later the times before it go on.
+ * lease later the times before it go on, and so do those that came one after another for all of a
+ * silent lease.
  */
 final class CollectdJoin {
 
@@ -34,9 +35,8 @@ final class CollectdJoin {
         if (isAgents && Math.abs(clockMs - state.takenMs) < leaseMs) {
             return Outcome.LATE;
         }
-        long sinceMs = Math.abs(clockMs - Math.max(state.takenMs, state.partMs));
         long newestMs = state.joinedMs != 0 || isAgents ? state.joinedMs : state.lastAtMs;
-        Outcome passed = order(state, part.atMs, newestMs, sinceMs, leaseMs);
+        Outcome passed = order(state, part.atMs, newestMs, clockMs, leaseMs);
         if (passed != Outcome.WAITING) {
             return passed;
         }
@@ -44,7 +44,9 @@ final class CollectdJoin {
     }
 
     /** Whether a part of that time is to be taken; others are late, or the same again. */
-    private Outcome order(NodeState state, long atMs, long newestMs, long sinceMs, long leaseMs) {
+    private Outcome order(NodeState state, long atMs, long newestMs, long clockMs,
+            long leaseMs) {
+        long sinceMs = Math.abs(clockMs - Math.max(state.takenMs, state.partMs));
         boolean silent = sinceMs >= leaseMs;
         long aheadMs = atMs - newestMs;
         boolean known = newestMs != 0;
@@ -53,7 +55,9 @@ final class CollectdJoin {
             return Outcome.REPEATED;
         }
         if (known && (isFar || aheadMs < 0)) {
-            if (!silent || !isFar && atMs <= state.sureMs) {
+            long most = Math.max(AHEAD_MS, 2 * leaseMs);
+            boolean came = Sequence.goesOn(state, atMs, 0, most, clockMs, leaseMs);
+            if (!silent || !came && !isFar && atMs <= state.sureMs) {
                 return Outcome.LATE;
             }
             gaveUp = state.joinedMs != 0;
@@ -81,6 +85,7 @@ final class CollectdJoin {
             return Outcome.REPEATED;
         }
         state.partMs = clockMs;
+        state.lateSinceMs = 0;
         state.joinedParts |= bit;
         state.joinedBytes[part.part] = part.partBytes;
         if (state.joinedParts == ALL) {

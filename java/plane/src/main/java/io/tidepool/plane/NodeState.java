@@ -26,6 +26,10 @@ public final class NodeState {
     public long sureNumber;
     /** Number of the last sample that was taken. */
     public long lastNumber;
+    /** Since when samples come one after another that are behind, by the broker; 0 for none. */
+    public long lateSinceMs;
+    /** Number of the last of them; of collectd its time. */
+    public long lateNumber;
     /** Which of the 64 numbers up to it were seen; the lowest bit is the last one. */
     public long seen;
     /** The node's clock in the last sample. */

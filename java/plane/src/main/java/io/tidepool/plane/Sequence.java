@@ -11,8 +11,9 @@ import java.util.Arrays;
  * start at once, would give ceilings a lease earlier after a restart of the agent, and let anyone
  * who sends one sample a lease take the node away for good. Of a clone with the same name the one
  * that spoke first keeps it as well. Within a start a number may not be further ahead than time
- * allows; where one was all the same and none stood near it, a lease later the others go on. Time
- * is the broker's, and no node's.
+ * allows; where one was all the same and none stood near it, a lease later the others go on, and
+ * so do those that came one after another for all of a silent lease, however many forged ones stood
+ * near each other. Time is the broker's, and no node's.
  */
 final class Sequence {
 
@@ -48,10 +49,29 @@ final class Sequence {
         } else if (sample.start.isEmpty()) {
             begin(state, sample, NONE);
         } else {
-            taken = next(state, sample, sinceMs, silent);
+            taken = next(state, sample, clockMs, leaseMs);
         }
-        state.takenMs = taken == NEW ? clockMs : state.takenMs;
+        if (taken == NEW) {
+            state.takenMs = clockMs;
+            state.lateSinceMs = 0;
+        }
         return taken;
+    }
+
+    /**
+     * Notes one that is behind what was taken.
+     *
+     * @return whether such ones have come for a lease, each between {@code least} and {@code most}
+     *     ahead of the one before
+     */
+    static boolean goesOn(NodeState state, long number, long least, long most, long clockMs,
+            long leaseMs) {
+        long ahead = number - state.lateNumber;
+        if (state.lateSinceMs == 0 || ahead < least || ahead > most) {
+            state.lateSinceMs = clockMs;
+        }
+        state.lateNumber = number;
+        return clockMs - state.lateSinceMs >= leaseMs;
     }
 
     private static void begin(NodeState state, Reading sample, long sureNumber) {
@@ -63,7 +83,8 @@ final class Sequence {
     }
 
     /** A sample of the present start. */
-    private static int next(NodeState state, Reading sample, long sinceMs, boolean silent) {
+    private static int next(NodeState state, Reading sample, long clockMs, long leaseMs) {
+        long sinceMs = Math.abs(clockMs - state.takenMs);
         // The step of the first sample: a later one cannot make room for itself.
         state.stepMs = state.stepMs > 0 ? state.stepMs : sample.stepMs;
         long steps = sinceMs / state.stepMs;
@@ -81,11 +102,12 @@ final class Sequence {
         }
         long behind = -ahead;
         if (behind >= Long.SIZE) {
-            boolean goesOn = silent && sample.number > state.sureNumber;
-            if (goesOn) {
-                begin(state, sample, state.sureNumber);
+            boolean came = goesOn(state, sample.number, 1, AHEAD, clockMs, leaseMs);
+            if (sinceMs < leaseMs || !came && sample.number <= state.sureNumber) {
+                return LATE;
             }
-            return goesOn ? NEW : LATE;
+            begin(state, sample, Math.min(sample.number, state.sureNumber));
+            return NEW;
         }
         boolean known = (state.seen >>> behind & 1) != 0;
         state.seen |= 1L << behind;

@@ -248,6 +248,23 @@ public class TestCollectd {
     }
 
     @Test
+    public void readingsThatAreAheadOfEachOtherDoNotSilenceTheNode() throws Exception {
+        reading("1795361718.000", 830, 0);
+        recordMs += 100;
+        for (int ahead = 1; ahead <= 11; ahead++) {
+            send(part("n7", Long.toString(1795361718 + ahead * 4) + ".000", "used", 1));
+        }
+        for (int second = 19; second < 24; second++) {
+            reading("17953617" + second + ".000", 830, 0);
+            recordMs += 1000;
+        }
+        assertThat(counts().samples).isEqualTo(1);
+        reading("1795361724.000", 830, 0);
+        reading("1795361725.000", 830, 0);
+        assertThat(counts().samples).isEqualTo(2);
+    }
+
+    @Test
     public void collectdFollowsAnAgentOnceThatIsSilent() throws Exception {
         Reading agents = Samples.sample("n7", "a", 1, 0);
         job.processElement(new StreamRecord<>(agents));

@@ -246,6 +246,28 @@ public class TestNodeFunction {
     }
 
     @Test
+    public void forgedNumbersThatStandNearEachOtherHoldForALeaseAsWell() throws Exception {
+        send(at(0, "a", 1), at(100, "a", 2));
+        // Each allows the next one, and the last is sure.
+        send(at(200, "a", 1002), at(200, "a", 2002), at(200, "a", 3002), at(200, "a", 3003));
+        counts();
+        int answers = 0;
+        for (long number = 4; number < 53; number++) {
+            answers += send(at(100 * (number - 1), "a", number)).size();
+        }
+        assertThat(answers).as("until they have come for a lease").isEqualTo(0);
+        assertThat(counts().late).isEqualTo(49);
+        assertThat(send(at(5300, "a", 54), at(5400, "a", 55))).hasSize(2);
+    }
+
+    @Test
+    public void aFewOldSamplesAfterASilenceAreNoNode() throws Exception {
+        send(at(0, "a", 499), at(0, "a", 500));
+        assertThat(send(at(6000, "a", 7), at(10_000, "a", 6), at(11_000, "a", 6))).isEmpty();
+        assertThat(send(at(15_500, "a", 8), at(16_000, "a", 501))).hasSize(1);
+    }
+
+    @Test
     public void aCheckpointThatHasNamesOfStartsAndStoresIsReadOn() throws Exception {
         open("plane2", OperatorSnapshotUtil.readStateHandle(
                 getClass().getResource("/nodes-of-strings.state").getPath()));
