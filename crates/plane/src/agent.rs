@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rdkafka::producer::Producer as _;
 use rustix::rand::{GetRandomFlags, getrandom};
 use tidepool_cli::plane::AgentArguments;
 use tidepool_control::actuator::ObservedStore;
@@ -41,7 +42,16 @@ pub fn agent(arguments: &AgentArguments) -> Result<Outcome> {
     let topic = arguments.samples_topic.as_str();
     let mut samples = Samples::new(Arc::clone(&shared), producer.as_ref(), topic, rhythm)?;
     let topic = arguments.ceilings_topic.as_str();
-    let ceilings = Ceilings { shared: Arc::clone(&shared), client: &client, topic, sends_samples };
+    let looker_alone;
+    let looker = match &producer {
+        Some(producer) => producer.client(),
+        None => {
+            looker_alone = kafka.looker(&shared)?;
+            looker_alone.client()
+        }
+    };
+    let ceilings =
+        Ceilings { shared: Arc::clone(&shared), client: &client, looker, topic, sends_samples };
     say(&format!("started for the node {} in {}", shared.origin.node, shared.origin.cluster));
     run(&mut samples, &ceilings, &mut status, &ending)?;
     say_last("ends");

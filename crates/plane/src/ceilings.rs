@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rdkafka::client::Client;
 use tidepool_control::actuator::OWN_STORE;
 use tidepool_proto::ErrorKind;
 use tidepool_proto::control::CeilingLease;
 use tidepool_proto::plane::StoreCeiling;
 
 use crate::ceiling::{self, Ceiling, Own, OwnSamples, Refusal};
-use crate::consumer::{Came, From, PartitionReader, partition_of};
+use crate::consumer::{Came, From, PartitionReader, Unseen, partition_of};
 use crate::follow::Follow;
-use crate::kafka::Consumer;
+use crate::kafka::{Consumer, Ear};
 use crate::samples::wall_clock_ms;
 use crate::shared::{Shared, say};
 
@@ -44,6 +45,9 @@ pub struct Ceilings<'a> {
     pub shared: Arc<Shared>,
     /// Client that reads.
     pub client: &'a Consumer,
+    /// Client that asks about the topic: the one that reads would hear of it only when a ceiling
+    /// comes, or none came for long.
+    pub looker: &'a Client<Ear>,
     /// Topic of the ceilings.
     pub topic: &'a str,
     /// Whether this agent sends samples, so that ceilings must answer them.
@@ -93,13 +97,17 @@ impl Ceilings<'_> {
 
     /// Reads the partition of this node, which is another one where the topic got more of them.
     fn look_at_topic<'a>(&'a self, reader: &mut Option<Reader<'a>>) {
-        let found = partition_of(self.client, self.topic, &self.shared.origin.node);
+        let found = partition_of(self.looker, self.topic, &self.shared.origin.node);
         let started = found.and_then(|number| {
             if reader.as_ref().is_none_or(|reader| reader.partition.number() != number) {
                 // The last one ends before the next one begins.
                 *reader = None;
                 let next = PartitionReader::start(self.client, self.topic, number, From::End);
-                let partition = next.map_err(|error| error.to_string())?;
+                let unusable = |error: tidepool_proto::Error| Unseen {
+                    why: error.to_string(),
+                    is_final: true,
+                };
+                let partition = next.map_err(unusable)?;
                 *reader = Some(Reader { partition, since: Instant::now(), failed_looks: 0 });
             }
             Ok(reader.as_ref().is_some_and(|reader| reader.since.elapsed() > PROVEN_AFTER))
@@ -116,16 +124,19 @@ impl Ceilings<'_> {
                     state.ceilings_link.works();
                 }
             }
-            Err(why) => match reader {
+            Err(Unseen { why, is_final }) => match reader {
                 // What is read already may still come.
                 Some(open) if open.failed_looks + 1 < FAILED_LOOKS_MAX => {
                     open.failed_looks += 1;
                     state.ceilings_link.remember(&why);
                 }
-                // librdkafka reads on in silence where there is no topic any more.
                 _ => {
-                    *reader = None;
                     state.ceilings_link.broke(&why);
+                    // librdkafka reads on in silence where there is no topic any more. Where no
+                    // broker answers, it reads on once one does.
+                    if is_final {
+                        *reader = None;
+                    }
                 }
             },
         }

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use rdkafka::bindings as native;
+use rdkafka::client::{Client, ClientContext};
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::types::RDKafkaRespErr;
 use tidepool_proto::{Error, ErrorKind, Result};
@@ -166,13 +167,13 @@ impl Drop for Owned {
 /// The partition of a topic in which messages with `key` are.
 ///
 /// # Errors
-/// In words: what the brokers, or the lack of them, say.
-pub fn partition_of<C: ConsumerContext>(
-    client: &BaseConsumer<C>,
+/// As [`partitions_of`].
+pub fn partition_of<C: ClientContext>(
+    client: &Client<C>,
     topic: &str,
     key: &str,
-) -> std::result::Result<i32, String> {
-    let partitions = partitions_of(client, topic).map_err(|unseen| unseen.why)?;
+) -> std::result::Result<i32, Unseen> {
+    let partitions = partitions_of(client, topic)?;
     Ok(partition::of_key(key.as_bytes(), partitions))
 }
 
@@ -185,12 +186,13 @@ pub struct Unseen {
     pub is_final: bool,
 }
 
-/// How many partitions a topic has, which is never 0.
+/// How many partitions a topic has, which is never 0. Brokers answer a connection in order: a client
+/// whose own requests wait for messages hears of it only behind them.
 ///
 /// # Errors
 /// Where the topic is not there, is not for this user, or no broker answers.
-pub fn partitions_of<C: ConsumerContext>(
-    client: &BaseConsumer<C>,
+pub fn partitions_of<C: ClientContext>(
+    client: &Client<C>,
     topic: &str,
 ) -> std::result::Result<u32, Unseen> {
     let unseen = |is_final| move |why: String| Unseen { why, is_final };

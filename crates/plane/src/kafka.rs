@@ -144,6 +144,18 @@ impl<'a> Kafka<'a> {
     /// # Errors
     /// `InvalidInput` for properties that cannot work.
     pub fn producer(&self, shared: &Arc<Shared>) -> Result<Producer> {
+        self.producer_of(shared, Direction::Samples)
+    }
+
+    /// A client that only asks about topics.
+    ///
+    /// # Errors
+    /// As [`Kafka::producer`].
+    pub fn looker(&self, shared: &Arc<Shared>) -> Result<Producer> {
+        self.producer_of(shared, Direction::Ceilings)
+    }
+
+    fn producer_of(&self, shared: &Arc<Shared>, direction: Direction) -> Result<Producer> {
         let mut config = self.config();
         config
             .set("acks", self.arguments.acks.property())
@@ -151,7 +163,7 @@ impl<'a> Kafka<'a> {
             .set("message.timeout.ms", SAMPLE_TIMEOUT_MS.to_string())
             .set("queue.buffering.max.messages", QUEUE_MESSAGES_MAX.to_string())
             .set("queue.buffering.max.kbytes", QUEUE_KIB_MAX.to_string());
-        let ear = Ear { shared: Arc::clone(shared), direction: Direction::Samples };
+        let ear = Ear { shared: Arc::clone(shared), direction };
         Producer::from_config_and_context(&config, ear).map_err(|error| refused(&error))
     }
 

@@ -39,6 +39,9 @@ pub fn site(arguments: &SiteArguments) -> Result<Outcome> {
         if !arguments.watch {
             return Ok(if site.works() { Outcome::Done } else { Outcome::NotSo });
         }
+        if !is_young(&gathered) {
+            topic.look_again()?;
+        }
         topic.read_on(&mut gathered, PERIOD, |_| false)?;
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
-use rdkafka::consumer::{BaseConsumer, ConsumerContext};
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tidepool_cli::plane::SiteArguments;
 use tidepool_proto::{Error, ErrorKind, Result};
@@ -23,6 +23,8 @@ const LAST: u32 = 2500;
 const PARTITIONS_MAX: u32 = 256;
 /// Time for brokers to tell of the topic.
 const LOOK_LIMIT: Duration = Duration::from_secs(6);
+/// Time between two looks at a topic in which the job is silent.
+const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(5);
 /// Time to read what lies there.
 const READ_LIMIT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(10);
@@ -97,6 +99,8 @@ pub struct Topic<'a> {
     readers: Vec<(PartitionReader<'a, Brokers>, Progress)>,
     name: &'a str,
     brokers: &'a Brokers,
+    client: &'a Client,
+    looked: Instant,
 }
 
 /// How far a partition was read.
@@ -116,7 +120,7 @@ impl<'a> Topic<'a> {
     pub fn open(client: &'a Client, brokers: &'a Brokers, name: &'a str) -> Result<Self> {
         let started = Instant::now();
         let partitions = loop {
-            let unseen = match partitions_of(client, name) {
+            let unseen = match partitions_of(client.client(), name) {
                 Ok(partitions) => break partitions,
                 Err(unseen) => unseen,
             };
@@ -126,18 +130,49 @@ impl<'a> Topic<'a> {
                 return Err(not_seen(unseen, brokers.trouble(), name));
             }
         };
+        let mut topic =
+            Topic { readers: Vec::new(), name, brokers, client, looked: Instant::now() };
+        topic.read_partitions(partitions)?;
+        Ok(topic)
+    }
+
+    /// Reads so many, those that are read already as before.
+    fn read_partitions(&mut self, partitions: u32) -> Result<()> {
         if partitions > PARTITIONS_MAX {
             let detail = format!("it has {partitions} partitions, {PARTITIONS_MAX} are read");
-            return Err(Error::new(ErrorKind::InvalidInput, reading(name), detail)
+            return Err(Error::new(ErrorKind::InvalidInput, reading(self.name), detail)
                 .remedy("one is enough for summaries: name a topic that has fewer"));
         }
-        let start = |number: u32| {
+        for number in self.readers.len() as u32..partitions {
             let number = i32::try_from(number).unwrap_or(i32::MAX);
-            let reader = PartitionReader::start(client, name, number, From::Last(LAST))?;
-            Ok((reader, Progress::On))
-        };
-        let readers = (0..partitions).map(start).collect::<Result<_>>()?;
-        Ok(Topic { readers, name, brokers })
+            let from = From::Last(LAST);
+            let reader = PartitionReader::start(self.client, self.name, number, from)?;
+            self.readers.push((reader, Progress::On));
+        }
+        Ok(())
+    }
+
+    /// Looks whether the topic has more partitions, or is no more, at times. For a job that is
+    /// silent: librdkafka reads on in silence in both cases.
+    ///
+    /// # Errors
+    /// Where brokers say that it is not there, or not for this user.
+    pub fn look_again(&mut self) -> Result<()> {
+        if self.looked.elapsed() < LOOK_AGAIN_EVERY {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        match partitions_of(self.client.client(), self.name) {
+            Ok(partitions) if partitions < self.readers.len() as u32 => {
+                // Made anew.
+                self.readers.clear();
+                self.read_partitions(partitions)
+            }
+            Ok(partitions) => self.read_partitions(partitions),
+            Err(unseen) if unseen.is_final => Err(refused(unseen.why, self.name)),
+            // What is wrong with the brokers is told already.
+            Err(_) => Ok(()),
+        }
     }
 
     /// Reads all that lies there.

@@ -108,9 +108,13 @@ public final class SiteFunction extends KeyedProcessFunction<String, Reading, Ce
         openedMs = openedMs < 0 ? nowMs : openedMs;
         moveOn(context.getCurrentKey(), nowMs);
         List<SiteNode> live = live(nowMs);
-        if (!nodes.isEmpty()) {
-            register(nowMs, context);
+        if (nodes.isEmpty()) {
+            // Of a cluster without nodes nothing stays: anyone can name clusters.
+            tickMs.clear();
+            moved.remove(context.getCurrentKey());
+            return;
         }
+        register(nowMs, context);
         // The nodes that are not known yet go by ceilings of before, for as long as a lease.
         if (live.isEmpty() || nowMs - openedMs < options.leaseMs) {
             return;

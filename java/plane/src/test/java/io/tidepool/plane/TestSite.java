@@ -213,4 +213,18 @@ public class TestSite {
             }
         }
     }
+
+    @Test
+    public void ofAClusterWithoutNodesNothingStays() throws Exception {
+        for (int i = 0; i < 100; i++) {
+            Reading reading = of("n0", 1);
+            reading.cluster = "forged" + i;
+            job.processElement(new StreamRecord<>(reading));
+        }
+        assertThat(job.numKeyedStateEntries()).isGreaterThanOrEqualTo(100);
+        nowMs += NodeFunction.FORGET_MS + 1;
+        job.setProcessingTime(nowMs);
+        assertThat(job.numKeyedStateEntries()).isEqualTo(0);
+        assertThat(job.numProcessingTimeTimers()).isEqualTo(0);
+    }
 }
