@@ -18,7 +18,9 @@ use crate::samples::wall_clock_ms;
 use crate::shared::{Shared, say};
 
 /// Longest wait, so that an end is seen.
-const WAIT: Duration = Duration::from_secs(1);
+const WAIT: Duration = Duration::from_secs(2);
+/// The same where nothing can come.
+const PAUSE: Duration = Duration::from_millis(250);
 /// Time between two looks for a node or brokers that are away.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Time between two looks at the number of partitions, and at whether the node is the same.
@@ -78,7 +80,7 @@ impl Ceilings<'_> {
                         reader = None;
                     }
                 }
-                None => std::thread::sleep(WAIT / 4),
+                None => std::thread::sleep(PAUSE),
             }
             self.expire();
         }
