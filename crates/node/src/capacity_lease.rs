@@ -163,13 +163,17 @@ impl CapacityLease {
             let process_id = request.process_id;
             tracing::info!(process_id, was = before.name(), "a controller governs the store");
         }
-        if heartbeat.is_some() {
+        let heartbeat_is_new = heartbeat.is_some();
+        if heartbeat_is_new {
             state.heartbeat = heartbeat;
             // What the last controller thought is no longer so.
             state.report = None;
         }
         page.lease.store(LeaseState::Governed as u64, Ordering::Release);
-        state.note(request.report.map(|report| *report));
+        let is_news = state.note(request.report.map(|report| *report));
+        if is_news || heartbeat_is_new || before != LeaseState::Governed {
+            self.tell_stores();
+        }
         if let Some(wanted) = request.capacity_bytes {
             let ceiling = page.capacity_max_bytes.load(Ordering::Relaxed);
             let capacity_bytes = wanted.max(page.guaranteed()).min(ceiling);
@@ -315,6 +319,7 @@ impl CapacityLease {
         state.lease.release();
         // What the last controller thought is no longer so.
         state.report = None;
+        self.tell_stores();
         if state.lease.state() != LeaseState::Never {
             page.lease.store(state.lease.state() as u64, Ordering::Release);
             self.store.set_capacity(page.capacity_max_bytes.load(Ordering::Relaxed));
@@ -432,6 +437,7 @@ impl CapacityLease {
         let guaranteed = page.guaranteed();
         let capacity = page.capacity_bytes.load(Ordering::Relaxed).min(guaranteed);
         page.lease.store(LeaseState::Expired as u64, Ordering::Release);
+        self.tell_stores();
         self.store.set_capacity(capacity);
         let capacity = ByteSize(capacity);
         match state.lease.holder().map(|holder| holder.process_id) {
@@ -553,13 +559,17 @@ impl State {
         parameter_options().map(|spec| setting(spec.name)).collect()
     }
 
-    fn note(&mut self, report: Option<ControlReport>) {
-        let Some(mut report) = report else { return };
+    /// Whether other stores are not as in the report before.
+    fn note(&mut self, report: Option<ControlReport>) -> bool {
+        let Some(mut report) = report else { return false };
         report.fit();
         self.events.extend(report.events.drain(..));
         let surplus = self.events.len().saturating_sub(EVENTS_MAX);
         self.events.drain(..surplus);
+        let are_as_before =
+            self.report.as_ref().is_some_and(|before| before.others().eq(report.others()));
         self.report = Some(report);
+        !are_as_before
     }
 }
 

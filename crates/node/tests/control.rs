@@ -550,3 +550,38 @@ fn what_a_controller_asks_for_is_carried_out_before_jobs_run() {
     assert_eq!(served, nice_after(&raise));
     assert_eq!(nice_after(&|| drop(control(&fixture))), nice_after(&|| ()), "others wait as ever");
 }
+
+#[test]
+fn the_page_tells_when_other_stores_are_others_than_before() {
+    let fixture = full();
+    let page = fixture.node.store().control_page();
+    let generation = || page.stores_generation.load(std::sync::atomic::Ordering::Relaxed);
+    let fence = attach(&fixture, 7).unwrap().fence;
+    let say = |own: u64, resident_bytes| {
+        let store = |name: &str, resident_bytes| ControlledStore {
+            name: name.into(),
+            resident_bytes,
+            ..ControlledStore::default()
+        };
+        let stores = vec![store("tidepool", own), store("cache", resident_bytes)];
+        let report = Some(Box::new(ControlReport { stores, ..ControlReport::default() }));
+        govern(&fixture, Govern { fence, process_id: 7, report, ..Govern::default() }).unwrap();
+        generation()
+    };
+    let none = generation();
+    let first = say(1, 5);
+    assert!(first > none, "the first report");
+    assert_eq!(say(2, 5), first, "our own store has words of its own");
+    let moved = say(2, 6);
+    assert!(moved > first, "it moved");
+    fall_silent(&fixture, fence);
+    let gone = generation();
+    assert!(gone > moved, "nobody governs it any more");
+    let again = attach(&fixture, 8).unwrap().fence;
+    assert!(generation() > gone, "another controller, which did not say anything yet");
+    let attached = generation();
+    govern(&fixture, Govern { fence: again, process_id: 8, ..Govern::default() }).unwrap();
+    assert_eq!(generation(), attached, "no report, no news");
+    fixture.node.release_control();
+    assert!(generation() > attached, "it was taken away");
+}

@@ -1,11 +1,11 @@
 //! `tidepool plane agent`: puts the parts of an agent together. Four threads, those of samples, of
 //! ceilings, of other stores and of jobs, beside those of Kafka's client.
 
+use std::num::NonZeroU64;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rdkafka::producer::Producer as _;
 use rustix::rand::{GetRandomFlags, getrandom};
 use tidepool_cli::plane::AgentArguments;
 use tidepool_control::actuator::ObservedStore;
@@ -22,10 +22,17 @@ use crate::status::StatusSocket;
 
 /// Stack of the thread of ceilings.
 const STACK_BYTES: usize = 512 << 10;
+/// Threads that wait for what is never urgent, those of Kafka's client among them, which wake up
+/// once a second to see what is late: so much later they may.
+const OTHERS_SLACK_NS: u64 = 200_000_000;
+/// Samples come in time.
+const SAMPLES_SLACK_NS: u64 = 1_000_000;
 
 /// Runs `plane agent` until it is asked to end.
 pub fn agent(arguments: &AgentArguments) -> Result<Outcome> {
     let ending = interruption::watch()?;
+    // Before any thread is started: each has what its starter has.
+    set_timer_slack(OTHERS_SLACK_NS);
     let rhythm = rhythm(arguments);
     let socket = arguments.socket.path();
     let mut status = StatusSocket::bind(&socket)?;
@@ -44,14 +51,15 @@ pub fn agent(arguments: &AgentArguments) -> Result<Outcome> {
     let topic = arguments.ceilings_topic.as_str();
     let looker_alone;
     let looker = match &producer {
-        Some(producer) => producer.client(),
+        Some(producer) => producer,
         None => {
             looker_alone = kafka.looker(&shared)?;
-            looker_alone.client()
+            &looker_alone
         }
     };
     let ceilings =
         Ceilings { shared: Arc::clone(&shared), client: &client, looker, topic, sends_samples };
+    set_timer_slack(SAMPLES_SLACK_NS);
     say(&format!("started for the node {} in {}", shared.origin.node, shared.origin.cluster));
     run(&mut samples, &ceilings, &mut status, &ending)?;
     say_last("ends");
@@ -73,7 +81,8 @@ fn run(
         let thread =
             |name: &str| std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
         thread("ceilings").spawn_scoped(scope, || ceilings.run(ending)).map_err(failed)?;
-        let watch = || ceilings.shared.watch_others(ending);
+        let is_told = samples.tell_of_others();
+        let watch = move || ceilings.shared.watch_others(ending, is_told);
         let stores = thread("stores").spawn_scoped(scope, watch).map_err(failed)?;
         let watch = || ceilings.shared.jobs.watch(ending);
         let jobs = thread("jobs").spawn_scoped(scope, watch).map_err(failed)?;
@@ -83,6 +92,12 @@ fn run(
         jobs.thread().unpark();
         Ok(())
     })
+}
+
+/// Lets the kernel wake this thread up so much later, together with others. Where it does not, each
+/// wakes up on its own, which costs a little more.
+fn set_timer_slack(slack_ns: u64) {
+    _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(slack_ns));
 }
 
 fn no_thread(error: std::io::Error) -> Error {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rdkafka::client::Client;
+use rdkafka::producer::Producer as _;
 use tidepool_control::actuator::OWN_STORE;
 use tidepool_proto::ErrorKind;
 use tidepool_proto::control::CeilingLease;
@@ -14,12 +14,14 @@ use tidepool_proto::plane::StoreCeiling;
 use crate::ceiling::{self, Ceiling, Own, OwnSamples, Refusal};
 use crate::consumer::{Came, From, PartitionReader, Unseen, partition_of};
 use crate::follow::Follow;
-use crate::kafka::{Consumer, Ear};
+use crate::kafka::{Consumer, Producer};
 use crate::samples::wall_clock_ms;
 use crate::shared::{Shared, say};
 
 /// Longest wait, so that an end is seen.
-const WAIT: Duration = Duration::from_secs(1);
+const WAIT: Duration = Duration::from_secs(2);
+/// The same where nothing can come.
+const PAUSE: Duration = Duration::from_millis(250);
 /// Time between two looks for a node or brokers that are away.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Time between two looks at the number of partitions, and at whether the node is the same.
@@ -47,7 +49,7 @@ pub struct Ceilings<'a> {
     pub client: &'a Consumer,
     /// Client that asks about the topic: the one that reads would hear of it only when a ceiling
     /// comes, or none came for long.
-    pub looker: &'a Client<Ear>,
+    pub looker: &'a Producer,
     /// Topic of the ceilings.
     pub topic: &'a str,
     /// Whether this agent sends samples, so that ceilings must answer them.
@@ -82,7 +84,7 @@ impl Ceilings<'_> {
                         reader = None;
                     }
                 }
-                None => std::thread::sleep(WAIT / 4),
+                None => std::thread::sleep(PAUSE),
             }
             self.expire();
         }
@@ -97,7 +99,7 @@ impl Ceilings<'_> {
 
     /// Reads the partition of this node, which is another one where the topic got more of them.
     fn look_at_topic<'a>(&'a self, reader: &mut Option<Reader<'a>>) {
-        let found = partition_of(self.looker, self.topic, &self.shared.origin.node);
+        let found = partition_of(self.looker.client(), self.topic, &self.shared.origin.node);
         let started = found.and_then(|number| {
             if reader.as_ref().is_none_or(|reader| reader.partition.number() != number) {
                 // The last one ends before the next one begins.
@@ -114,6 +116,7 @@ impl Ceilings<'_> {
         });
         // The client's own words for what is wrong, which come first, say more.
         while self.client.poll(Duration::ZERO).is_some() {}
+        self.looker.poll(Duration::ZERO);
         let mut state = self.shared.state();
         match started {
             Ok(is_proven) => {

@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde_json::json;
-use tidepool_control::sensor::{JobFacts, Roots, job_facts};
+use tidepool_control::sensor::{JobFacts, JobSensor};
 
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// The same where there are none.
+const LOOK_FOR_EVERY: Duration = Duration::from_secs(5);
 /// Users whose names are remembered.
 const NAMES_MAX: usize = 1000;
 
@@ -32,14 +34,16 @@ impl ObservedJobs {
     /// Looks at jobs until `ending`; whoever sets that unparks this thread.
     pub fn watch(&self, ending: &AtomicBool) {
         let (mut names, mut look) = (HashMap::new(), Instant::now());
+        let mut sensor = JobSensor::default();
         while !ending.load(Ordering::Relaxed) {
             let now = Instant::now();
             if now < look {
                 std::thread::park_timeout(look - now);
                 continue;
             }
-            look = now + LOOK_EVERY;
-            let jobs = text(&job_facts(&Roots::default()), |user_id| {
+            let seen = sensor.look();
+            look = now + if seen.is_empty() { LOOK_FOR_EVERY } else { LOOK_EVERY };
+            let jobs = text(&seen, |user_id| {
                 if names.len() >= NAMES_MAX {
                     names.clear();
                 }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
@@ -49,6 +50,8 @@ pub enum Direction {
 pub struct Ear {
     shared: Arc<Shared>,
     direction: Direction,
+    /// Events that were told.
+    heard: AtomicU64,
 }
 
 /// Sends samples.
@@ -57,6 +60,19 @@ pub type Producer = BaseProducer<Ear>;
 pub type Consumer = BaseConsumer<Ear>;
 
 impl Ear {
+    fn new(shared: &Arc<Shared>, direction: Direction) -> Ear {
+        Ear { shared: Arc::clone(shared), direction, heard: AtomicU64::new(0) }
+    }
+
+    /// Events that were told so far: a poll that adds none had nothing to tell.
+    pub fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    fn hear(&self) {
+        self.heard.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn link<'a>(&self, state: &'a mut State) -> &'a mut Link {
         match self.direction {
             Direction::Samples => &mut state.samples_link,
@@ -68,12 +84,14 @@ impl Ear {
 impl ClientContext for Ear {
     fn log(&self, _: RDKafkaLogLevel, _: &str, _: &str) {
         // What matters comes as an error as well.
+        self.hear();
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         use RDKafkaErrorCode::{
             AllBrokersDown, Authentication, BrokerTransportFailure, Resolve, SSL,
         };
+        self.hear();
         let code = error.rdkafka_error_code();
         // One broker of several may be away; librdkafka says when all are.
         let is_end = matches!(code, Some(AllBrokersDown | Authentication | SSL));
@@ -94,6 +112,7 @@ impl ProducerContext for Ear {
     type DeliveryOpaque = Box<u64>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, samples: Box<u64>) {
+        self.hear();
         let mut state = self.shared.state();
         match result {
             Ok(_) => {
@@ -163,7 +182,7 @@ impl<'a> Kafka<'a> {
             .set("message.timeout.ms", SAMPLE_TIMEOUT_MS.to_string())
             .set("queue.buffering.max.messages", QUEUE_MESSAGES_MAX.to_string())
             .set("queue.buffering.max.kbytes", QUEUE_KIB_MAX.to_string());
-        let ear = Ear { shared: Arc::clone(shared), direction };
+        let ear = Ear::new(shared, direction);
         Producer::from_config_and_context(&config, ear).map_err(|error| refused(&error))
     }
 
@@ -179,7 +198,7 @@ impl<'a> Kafka<'a> {
             .set("queued.max.messages.kbytes", QUEUE_KIB_MAX.to_string())
             .set("auto.offset.reset", "latest")
             .set("enable.auto.commit", "false");
-        let ear = Ear { shared: Arc::clone(shared), direction: Direction::Ceilings };
+        let ear = Ear::new(shared, Direction::Ceilings);
         Consumer::from_config_and_context(&config, ear).map_err(|error| refused(&error))
     }
 }

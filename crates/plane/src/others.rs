@@ -1,8 +1,10 @@
 //! Other stores under control on the node, such as memcached or Alluxio: the agent asks the node
-//! for them in a thread of its own, so that samples never wait for the node.
+//! for them in a thread of its own, so that samples never wait for the node. A word of the control
+//! page tells when they are others than before, so a node at rest is asked now and then.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -11,11 +13,15 @@ use tidepool_proto::control::ControlledStore;
 
 use crate::shared::Shared;
 
-/// Time between two looks where there are others: their controller reports as often while a ceiling
-/// of one is leased.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// The same where there are none.
+/// Time between two looks where they move, a little less than their controller takes for a report
+/// while a ceiling of one is leased.
+const LOOK_EVERY: Duration = Duration::from_millis(90);
+/// A reader of the control page that is slower than this does not tell in time.
+pub const TOLD_WITHIN: Duration = Duration::from_millis(100);
+/// Time between two looks at the page where it is not read by anybody else and has none of them.
 const LOOK_FOR_EVERY: Duration = Duration::from_secs(2);
+/// Time between two looks where the page says nothing of them.
+const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(10);
 /// Other stores at one time.
 pub type Others = Arc<[OtherStore]>;
 
@@ -53,29 +59,50 @@ impl From<ControlledStore> for OtherStore {
 
 /// What was seen last.
 #[derive(Debug, Default)]
-pub struct ObservedOthers(Mutex<Others>);
+pub struct ObservedOthers {
+    last: Mutex<Others>,
+    /// What the control page had when the thread that looks was woken up last.
+    told: Mutex<Option<(u64, u64)>>,
+    watcher: OnceLock<Thread>,
+}
 
 impl ObservedOthers {
     /// All of them; none where nobody knows.
     pub fn last(&self) -> Others {
-        Arc::clone(&self.0.lock())
+        Arc::clone(&self.last.lock())
+    }
+
+    /// Has the thread look where the control page has another generation of them.
+    pub fn tell(&self, generation: Option<(u64, u64)>) {
+        let before = std::mem::replace(&mut *self.told.lock(), generation);
+        if let Some(watcher) = self.watcher.get().filter(|_| before != generation) {
+            watcher.unpark();
+        }
     }
 }
 
 impl Shared {
-    /// Looks at other stores until `ending`; whoever sets that unparks this thread.
-    pub fn watch_others(&self, ending: &AtomicBool) {
-        let mut look = Instant::now();
+    /// Looks at other stores until `ending`; whoever sets that unparks this thread. Where nobody
+    /// tells of news as often as they may move, it looks at the control page by itself.
+    pub fn watch_others(&self, ending: &AtomicBool, is_told: bool) {
+        _ = self.others.watcher.set(std::thread::current());
+        let (mut asked, mut known) = (None::<Instant>, None);
         while !ending.load(Ordering::Relaxed) {
-            let now = Instant::now();
-            if now < look {
-                std::thread::park_timeout(look - now);
+            let (now, generation) = (Instant::now(), self.store.others_generation());
+            let pause = if generation == known { LOOK_AGAIN_EVERY } else { LOOK_EVERY };
+            let left = asked.map(|asked| (asked + pause).saturating_duration_since(now));
+            if let Some(left) = left.filter(|left| !left.is_zero()) {
+                let look = match self.others.last.lock().is_empty() {
+                    _ if is_told => left,
+                    true => LOOK_FOR_EVERY,
+                    false => LOOK_EVERY,
+                };
+                std::thread::park_timeout(look.min(left));
                 continue;
             }
-            let seen: Others =
-                self.store.others().unwrap_or_default().into_iter().map(Into::into).collect();
-            look = now + if seen.is_empty() { LOOK_FOR_EVERY } else { LOOK_EVERY };
-            *self.others.0.lock() = seen;
+            (asked, known) = (Some(now), generation);
+            let seen = self.store.others().unwrap_or_default();
+            *self.others.last.lock() = seen.into_iter().map(Into::into).collect();
         }
     }
 }

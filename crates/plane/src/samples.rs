@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rdkafka::producer::BaseRecord;
+use rdkafka::producer::{BaseRecord, Producer as _};
 use tidepool_proto::Result;
 use tidepool_proto::control_page::monotonic_ns;
 
 use crate::kafka::Producer;
 use crate::meminfo::MemoryInfo;
+use crate::others;
 use crate::sample::{Sample, SampleWriter};
 use crate::shared::Shared;
 use crate::status::StatusSocket;
@@ -26,7 +27,7 @@ const KEEP_EVERY_NS: u64 = 2000 * MILLISECOND_NS;
 /// Readings between two looks at whether the node is still there: its page alone does not tell.
 const LOOK_EVERY: u64 = 10;
 
-/// Events of Kafka's client that are heard after each message: more than come in that time, also
+/// Events of Kafka's client that are heard before each message: more than come in that time, also
 /// where brokers are away.
 const EVENTS_MAX: usize = 16;
 
@@ -85,6 +86,12 @@ impl<'a> Samples<'a> {
         })
     }
 
+    /// Whether readings tell of other stores that move as soon as they may.
+    pub fn tell_of_others(&self) -> bool {
+        self.producer.is_some()
+            && Duration::from_millis(self.rhythm.interval_ms) <= others::TOLD_WITHIN
+    }
+
     /// Takes samples until `ending`.
     pub fn run(&mut self, socket: &mut StatusSocket, ending: &AtomicBool) {
         let interval_ns = self.rhythm.interval_ms.saturating_mul(MILLISECOND_NS);
@@ -116,6 +123,7 @@ impl<'a> Samples<'a> {
                 true => self.shared.store.state(),
                 false => self.shared.store.last_state(),
             };
+            self.shared.others.tell(self.shared.store.others_generation());
             let others = self.shared.others.last();
             let jobs = self.shared.jobs.last();
             let sample = Sample { number: 0, at_ms, memory, store, others, jobs };
@@ -140,6 +148,7 @@ impl<'a> Samples<'a> {
     }
 
     fn send(&mut self, producer: &Producer) {
+        hear(producer);
         let samples = self.waiting.len() as u64;
         // Before it is sent: a ceiling that answers it must be known for one.
         self.shared.last_number.store(self.number, Ordering::Release);
@@ -150,9 +159,17 @@ impl<'a> Samples<'a> {
             self.shared.state().samples.dropped += samples;
         }
         self.waiting.clear();
-        // What became of the messages before, and of brokers: one event at a time.
-        for _ in 0..EVENTS_MAX {
-            producer.poll(Duration::ZERO);
+    }
+}
+
+/// Hears what became of the messages before, and of brokers: one event at a time. Behind a message
+/// it would wait for the thread of Kafka's client, which that wakes up.
+fn hear(producer: &Producer) {
+    for _ in 0..EVENTS_MAX {
+        let before = producer.context().heard();
+        producer.poll(Duration::ZERO);
+        if producer.context().heard() == before {
+            return;
         }
     }
 }

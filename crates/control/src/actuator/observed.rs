@@ -81,6 +81,15 @@ impl ObservedStore {
         })
     }
 
+    /// Another one where other stores are not as [`ObservedStore::others`] said last, or the node
+    /// is another. Costs no message.
+    pub fn others_generation(&self) -> Option<(u64, u64)> {
+        let page = self.page.lock();
+        let words = page.as_ref()?.words();
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        Some((load(&words.process_id), load(&words.stores_generation)))
+    }
+
     /// Other stores that are under control beside it, as the controller saw them last.
     ///
     /// # Errors

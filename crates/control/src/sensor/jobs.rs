@@ -1,13 +1,17 @@
 //! Jobs of Slurm on this node by their control groups: whose they are, and the memory they use.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Roots;
-use super::groups::{GroupVersion, children, slurm_jobs};
+use super::groups::{GroupPlace, GroupVersion, children, slurm_jobs};
 
 /// Depth below a step's group in which its tasks are: `user/task_0`.
 const TASK_DEPTH: u32 = 3;
+/// Looks at jobs for each at where hierarchies of groups are mounted: that costs more, and hardly
+/// ever changes.
+const LOOKS_AT_PLACES: u32 = 30;
 
 /// A job on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,36 +24,75 @@ pub struct JobFacts {
     pub used_bytes: u64,
 }
 
-/// The jobs that run now, in the order of their groups' names; at most 64.
-pub fn job_facts(roots: &Roots) -> Vec<JobFacts> {
-    let mut facts: Vec<JobFacts> = Vec::new();
-    for place in roots.group_places() {
-        for job in slurm_jobs(place.version, &place.top) {
-            let seen = job_fact(roots, place.version, &job);
-            // A machine with both versions has each job twice.
-            facts.extend(seen.filter(|seen| facts.iter().all(|it| it.name != seen.name)));
-        }
-    }
-    facts
+/// Looks at jobs, again and again.
+#[derive(Debug, Default)]
+pub struct JobSensor {
+    roots: Roots,
+    places: Vec<GroupPlace>,
+    /// Looks until the places are found anew.
+    looks_left: u32,
+    /// Owners of jobs that run, by their groups: they stay the same.
+    owners: BTreeMap<PathBuf, u32>,
 }
 
-fn job_fact(roots: &Roots, version: GroupVersion, job: &Path) -> Option<JobFacts> {
+impl JobSensor {
+    /// Of the machine below `roots`.
+    pub fn new(roots: Roots) -> JobSensor {
+        JobSensor { roots, ..JobSensor::default() }
+    }
+
+    /// The jobs that run now, in the order of their groups' names; at most 64.
+    pub fn look(&mut self) -> Vec<JobFacts> {
+        if self.looks_left == 0 {
+            self.places = self.roots.group_places();
+            self.looks_left = LOOKS_AT_PLACES;
+        }
+        self.looks_left -= 1;
+        let mut facts: Vec<JobFacts> = Vec::new();
+        let before = std::mem::take(&mut self.owners);
+        for place in &self.places {
+            for job in slurm_jobs(place.version, &place.top) {
+                let known = before.get(&job).copied();
+                let Some(seen) = job_fact(&self.roots, place.version, &job, known) else {
+                    continue;
+                };
+                if let Some(user_id) = seen.user_id {
+                    self.owners.insert(job, user_id);
+                }
+                // A machine with both versions has each job twice.
+                if facts.iter().all(|it| it.name != seen.name) {
+                    facts.push(seen);
+                }
+            }
+        }
+        facts
+    }
+}
+
+fn job_fact(
+    roots: &Roots,
+    version: GroupVersion,
+    job: &Path,
+    known_user_id: Option<u32>,
+) -> Option<JobFacts> {
     let name = job.file_name()?.to_str()?.strip_prefix("job_")?.to_owned();
     let (file, user_id) = match version {
         GroupVersion::V1 => {
             let user = job.parent()?.file_name()?.to_str()?.strip_prefix("uid_")?;
             ("memory.usage_in_bytes", user.parse().ok())
         }
-        // Those of the steps' own daemons are root's.
-        GroupVersion::V2 => {
-            let steps = children(job, |name| name.starts_with("step_"));
-            let tasks = steps.iter().map(|step| step.join("user"));
-            ("memory.current", tasks.into_iter().find_map(|user| owner(roots, &user, TASK_DEPTH)))
-        }
+        GroupVersion::V2 => ("memory.current", known_user_id.or_else(|| task_owner(roots, job))),
     };
     // One that ended meanwhile has none.
     let used_bytes = std::fs::read_to_string(job.join(file)).ok()?.trim().parse().ok()?;
     Some(JobFacts { name, user_id, used_bytes })
+}
+
+/// The owner of a task of a job. Those of the steps' own daemons are root's.
+fn task_owner(roots: &Roots, job: &Path) -> Option<u32> {
+    let steps = children(job, |name| name.starts_with("step_"));
+    let mut tasks = steps.iter().map(|step| step.join("user"));
+    tasks.find_map(|user| owner(roots, &user, TASK_DEPTH))
 }
 
 /// The owner of a process in this group or in one below it.

@@ -25,7 +25,7 @@ use tidepool_proto::{Error, ErrorKind, Result};
 
 pub use events::Events;
 pub use groups::{GroupPlace, GroupVersion, places, slurm_jobs};
-pub use jobs::{JobFacts, job_facts};
+pub use jobs::{JobFacts, JobSensor};
 pub use meminfo::MemoryCounters;
 pub use pressure::parse as parse_pressure;
 pub use zones::Zones;

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tidepool_control::sensor::{
-    Events, JobFacts, MemoryCounters, Roots, Sense, Sensors, Zones, job_facts, parse_pressure,
+    Events, JobFacts, JobSensor, MemoryCounters, Roots, Sense, Sensors, Zones, parse_pressure,
     places,
 };
 use tidepool_control_policy::{Limit, Pressure, Snapshot, StoreState};
@@ -276,16 +276,23 @@ fn jobs_are_told_with_their_owners_and_their_memory() {
         .with(&format!("{scope}/job_8/memory.current"), "5\n")
         .with(&format!("{scope}/job_9/step_0/user/cgroup.procs"), "71\n");
     let job = |name: &str, user_id, used_bytes| JobFacts { name: name.into(), user_id, used_bytes };
-    let facts = job_facts(&roots(&machine));
+    let mut sensor = JobSensor::new(roots(&machine));
     let expected = [job("7", Some(me), 1 << 20), job("8", None, 5)];
-    assert_eq!(facts, expected, "the third one just ended");
+    assert_eq!(sensor.look(), expected, "the third one just ended");
+    let machine = machine
+        .with(&format!("{scope}/job_7/memory.current"), "4096\n")
+        .with(&format!("{scope}/job_7/step_0/user/task_0/cgroup.procs"), "")
+        .with(&format!("{scope}/job_8/step_0/user/task_0/cgroup.procs"), "71\n")
+        .with(&format!("{scope}/job_9/memory.current"), "6\n");
+    let expected = [job("7", Some(me), 4096), job("8", Some(me), 5), job("9", Some(me), 6)];
+    assert_eq!(sensor.look(), expected, "an owner stays the one that was seen");
     let top = "sys/fs/cgroup/memory";
     let machine = Machine::recorded()
         .with("proc/self/mountinfo", "3 2 0:2 / /sys/fs/cgroup/memory rw - cgroup c rw,memory\n")
         .with("proc/self/cgroup", "4:memory:/tide\n")
         .with(&format!("{top}/tide/memory.usage_in_bytes"), "5\n")
         .with(&format!("{top}/slurm/uid_5/job_9/memory.usage_in_bytes"), "4096\n");
-    assert_eq!(job_facts(&roots(&machine)), [job("9", Some(5), 4096)]);
+    assert_eq!(JobSensor::new(roots(&machine)).look(), [job("9", Some(5), 4096)]);
 }
 
 #[test]

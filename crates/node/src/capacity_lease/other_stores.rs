@@ -73,6 +73,11 @@ impl CapacityLease {
     pub(super) fn tell_ceilings(&self) {
         self.page().ceilings_generation.fetch_add(1, Ordering::Relaxed);
     }
+
+    /// Has whoever looks at other stores ask for them.
+    pub(super) fn tell_stores(&self) {
+        self.page().stores_generation.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl State {

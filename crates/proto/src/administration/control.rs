@@ -212,6 +212,11 @@ pub struct GroupReport {
 }
 
 impl ControlReport {
+    /// Stores other than Tidepool's own.
+    pub fn others(&self) -> impl Iterator<Item = &ControlledStore> {
+        self.stores.iter().filter(|store| store.name != OWN_STORE)
+    }
+
     /// Shortens lists and texts to what fits a frame; the newest events stay.
     pub fn fit(&mut self) {
         let surplus = self.events.len().saturating_sub(EVENTS_PER_MESSAGE_MAX);

@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// Magic number at the start of the page: `TIDECTRL`.
 pub const CONTROL_PAGE_MAGIC: u64 = u64::from_le_bytes(*b"TIDECTRL");
 /// Version of the layout; a reader of another version refuses the page.
-pub const CONTROL_PAGE_LAYOUT: u64 = 3;
+pub const CONTROL_PAGE_LAYOUT: u64 = 4;
 /// Length of the memory file in bytes.
 pub const CONTROL_PAGE_BYTES: u64 = 4096;
 
@@ -62,6 +62,9 @@ pub struct ControlPage {
     pub capacity_configured_bytes: AtomicU64,
     /// Rises with every change of the ceilings that are leased of other stores.
     pub ceilings_generation: AtomicU64,
+    /// Rises where the controller reports other stores than before, or comes or goes: whoever
+    /// looks at them need not ask while it stands still.
+    pub stores_generation: AtomicU64,
 }
 
 /// Rate of writing back that is believed while none was measured: a slow PFS. It is only known once
