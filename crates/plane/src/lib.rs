@@ -21,6 +21,7 @@ mod samples;
 mod shared;
 mod site;
 mod status;
+mod users;
 
 use std::process::ExitCode;
 

@@ -83,11 +83,8 @@ fn plain(path: &Path) -> bool {
     path.components().all(|part| matches!(part, std::path::Component::Normal(_)))
 }
 
-/// Most groups of jobs that are watched; a node runs far fewer.
-const JOBS_MAX: usize = 64;
-
-/// Directories of the groups of Slurm's jobs under a hierarchy, sorted.
-pub fn slurm_jobs(version: GroupVersion, top: &Path) -> Vec<PathBuf> {
+/// Directories of the groups of Slurm's jobs under a hierarchy, sorted; at most `jobs_max`.
+pub fn slurm_jobs(version: GroupVersion, top: &Path, jobs_max: usize) -> Vec<PathBuf> {
     let mut jobs = Vec::new();
     match version {
         // <top>/system.slice/[node_]slurmstepd.scope/job_<number>
@@ -108,7 +105,7 @@ pub fn slurm_jobs(version: GroupVersion, top: &Path) -> Vec<PathBuf> {
         }
     }
     jobs.sort();
-    jobs.truncate(JOBS_MAX);
+    jobs.truncate(jobs_max);
     jobs
 }
 

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use super::Roots;
 use super::groups::{GroupPlace, GroupVersion, children, slurm_jobs};
 
+/// Jobs that are told: as many as the plane takes of a node at most, and far more than run on one.
+const JOBS_MAX: usize = 1000;
 /// Depth below a step's group in which its tasks are: `user/task_0`.
 const TASK_DEPTH: u32 = 3;
 /// Looks at jobs for each at where hierarchies of groups are mounted: that costs more, and hardly
@@ -41,7 +43,7 @@ impl JobSensor {
         JobSensor { roots, ..JobSensor::default() }
     }
 
-    /// The jobs that run now, in the order of their groups' names; at most 64.
+    /// The jobs that run now, in the order of their groups' names; at most 1,000.
     pub fn look(&mut self) -> Vec<JobFacts> {
         if self.looks_left == 0 {
             self.places = self.roots.group_places();
@@ -51,7 +53,7 @@ impl JobSensor {
         let mut facts: Vec<JobFacts> = Vec::new();
         let before = std::mem::take(&mut self.owners);
         for place in &self.places {
-            for job in slurm_jobs(place.version, &place.top) {
+            for job in slurm_jobs(place.version, &place.top, JOBS_MAX) {
                 let known = before.get(&job).copied();
                 let Some(seen) = job_fact(&self.roots, place.version, &job, known) else {
                     continue;

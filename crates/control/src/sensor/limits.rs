@@ -12,6 +12,8 @@ use super::{Roots, text};
 /// A group is near its limit where less than this part of it is free, droppable pages included: the
 /// kernel then trades page cache for what a job takes, and what is charged stays level.
 const NEAR_DIVISOR: u64 = 8;
+/// Most groups of jobs that are watched; a node runs far fewer.
+const JOBS_MAX: usize = 64;
 
 /// The groups of the store and of the node's jobs.
 pub(crate) struct Limits {
@@ -84,7 +86,7 @@ impl Limits {
         let mut jobs = Vec::new();
         let mut opened = Vec::new();
         for place in &self.places {
-            for job in groups::slurm_jobs(place.version, &place.top) {
+            for job in groups::slurm_jobs(place.version, &place.top, JOBS_MAX) {
                 if !own.contains(&job.as_path()) {
                     opened.push((place, job.clone()));
                     jobs.push(job);

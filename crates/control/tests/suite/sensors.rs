@@ -286,6 +286,12 @@ fn jobs_are_told_with_their_owners_and_their_memory() {
         .with(&format!("{scope}/job_9/memory.current"), "6\n");
     let expected = [job("7", Some(me), 4096), job("8", Some(me), 5), job("9", Some(me), 6)];
     assert_eq!(sensor.look(), expected, "an owner stays the one that was seen");
+    let many: Vec<String> = (100..300).map(|number| format!("job_{number}")).collect();
+    let add = |machine: Machine, name: &String| {
+        machine.with(&format!("{scope}/{name}/memory.current"), "1\n")
+    };
+    let _machine = many.iter().fold(machine, add);
+    assert_eq!(sensor.look().len(), many.len() + 3, "none is left out");
     let top = "sys/fs/cgroup/memory";
     let machine = Machine::recorded()
         .with("proc/self/mountinfo", "3 2 0:2 / /sys/fs/cgroup/memory rw - cgroup c rw,memory\n")
