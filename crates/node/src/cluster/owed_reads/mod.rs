@@ -47,6 +47,17 @@ struct Begun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended([i64; 3]);
 
+impl Ended {
+    /// It is not known what the file was: somebody may have changed it in that moment. No file has
+    /// this length.
+    const UNKNOWN: Ended = Ended([-1, 0, 0]);
+
+    /// Whether it is known.
+    pub fn is_known(&self) -> bool {
+        *self != Ended::UNKNOWN
+    }
+}
+
 /// Whether a block is asked for of a file that is owed.
 pub fn is_of_token(request: &BlockRequest) -> bool {
     request.version[2] == OF_TOKEN
