@@ -46,8 +46,10 @@ struct Held {
     /// Attributes are told slowly to threads of this name.
     slow_thread: Mutex<Option<&'static str>>,
     /// What is done once, when the node that reads this file looks at it after its mark went.
-    amid_hand_over: Mutex<Option<(PathBuf, Box<dyn FnOnce() + Send>)>>,
+    amid_hand_over: Mutex<Option<(PathBuf, Act)>>,
 }
+
+type Act = Box<dyn FnOnce() + Send>;
 
 fn has_mark(path: &Path) -> bool {
     let got = rustix::fs::getxattr(path, STUB_ATTRIBUTE, &mut [0; 64]);
