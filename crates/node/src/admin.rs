@@ -316,7 +316,7 @@ impl Node {
         }
         let was_pinned = inner.pin.take().is_some();
         drop(inner);
-        self.core.files.release(id);
+        self.core.files.release(&file);
         Ok(was_pinned)
     }
 
@@ -342,7 +342,7 @@ impl Node {
                 freed += segment.evict();
                 held = segment.resident_bytes();
             }
-            self.core.files.release(id);
+            self.core.files.release(&file);
         }
         let stats = self.core.store.stats();
         Ok(FreeReport {

@@ -150,12 +150,12 @@ impl Core {
         }
         let remains = self.discard(&mut inner);
         drop(inner);
-        self.files.release(id);
+        self.files.release(&file);
         remains.free();
     }
 
     /// Counts an open out, after which a file without names is let go of; whether it was the last.
-    pub(crate) fn end_open(&self, file: &FileState, writes: bool) -> bool {
+    pub(crate) fn end_open(&self, file: &Arc<FileState>, writes: bool) -> bool {
         let mut inner = file.inner.lock();
         inner.handles -= 1;
         inner.writers -= u32::from(writes);
@@ -163,7 +163,7 @@ impl Core {
         let remains = (is_last && inner.removed).then(|| self.discard(&mut inner));
         drop(inner);
         if is_last {
-            self.files.release(file.id);
+            self.files.release(file);
         }
         if let Some(remains) = remains {
             remains.free();
@@ -213,7 +213,7 @@ impl Core {
             }
             let remains = self.discard(&mut inner);
             drop(inner);
-            self.files.release(id);
+            self.files.release(&file);
             remains.free();
         }
         self.store.remove_small(id);

@@ -513,7 +513,8 @@ fn own_files_are_written_at_once() {
     cluster.under_way("read", &bytes);
     until("it is told", || cluster.copies(0).write_back_bytes_per_s == Some(1));
     assert!(cluster.nodes.read(1, "read").0 == bytes, "by another node");
-    assert!(!cluster.is_stub("read"));
+    // It may have been read before the PFS had it.
+    until("it is on the PFS", || !cluster.is_stub("read"));
     cluster.under_way("here", &bytes);
     assert!(cluster.nodes.read(0, "here").0 == bytes, "by the node that wrote it");
     let file = cluster.create(0, "written");

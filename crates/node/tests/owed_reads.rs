@@ -3,7 +3,8 @@
 mod support;
 
 use std::fs::File;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, SystemTime};
@@ -21,6 +22,8 @@ const LENGTH: usize = 4 * BLOCK as usize + 77;
 /// Who reads, and who writes over the PFS of the test.
 const READER: usize = 0;
 const WRITER: usize = 1;
+/// Who reads over it.
+const OTHER: usize = 2;
 
 /// Nodes that write by `alw`, and a PFS that takes no bytes of some files while they are held.
 struct Cluster {
@@ -40,9 +43,42 @@ struct Held {
     removal_ms: AtomicU64,
     /// Changes of attributes of this inode fail, but for so many before.
     unchangeable: Mutex<Option<(u64, u64)>>,
+    /// Attributes are told slowly to threads of this name.
+    slow_thread: Mutex<Option<&'static str>>,
+    /// What is done once, when the node that reads this file looks at it after its mark went.
+    amid_hand_over: Mutex<Option<(PathBuf, Act)>>,
+}
+
+type Act = Box<dyn FnOnce() + Send>;
+
+fn has_mark(path: &Path) -> bool {
+    let got = rustix::fs::getxattr(path, STUB_ATTRIBUTE, &mut [0; 64]);
+    got.is_ok() || matches!(got, Err(rustix::io::Errno::RANGE))
+}
+
+fn is_thread(name: &str) -> bool {
+    std::thread::current().name() == Some(name)
 }
 
 impl Held {
+    /// After an attribute was told.
+    fn tell_attribute(&self) {
+        if self.slow_thread.lock().unwrap().is_some_and(is_thread) {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Before the version of a file is told.
+    fn look(&self) {
+        let mut amid = self.amid_hand_over.lock().unwrap();
+        let is_now = |(path, _): &(PathBuf, _)| is_thread("owed-read") && !has_mark(path);
+        if amid.as_ref().is_some_and(is_now) {
+            let (_, act) = amid.take().unwrap();
+            drop(amid);
+            act();
+        }
+    }
+
     fn change_attribute(&self, inode: u64) -> Result<()> {
         match &mut *self.unchangeable.lock().unwrap() {
             Some((it, 0)) if *it == inode => {
@@ -86,7 +122,13 @@ impl Cluster {
             if matches!(call, Call::SetAttribute | Call::RemoveAttribute) {
                 passing.change_attribute(inode())?;
             }
+            if call == Call::Version {
+                passing.look();
+            }
             make()?;
+            if call == Call::GetAttribute {
+                passing.tell_attribute();
+            }
             if call == Call::RemoveAttribute {
                 let removal_ms = passing.removal_ms.load(Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(removal_ms));
@@ -153,8 +195,7 @@ impl Cluster {
     }
 
     fn is_stub(&self, name: &str) -> bool {
-        let got = rustix::fs::getxattr(self.nodes.pfs(name), STUB_ATTRIBUTE, &mut [0; 64]);
-        got.is_ok() || matches!(got, Err(rustix::io::Errno::RANGE))
+        has_mark(&self.nodes.pfs(name))
     }
 
     fn open(&self, name: &str) -> Arc<dyn OpenFile> {
@@ -415,7 +456,7 @@ fn a_change_whose_time_is_set_back_never_mixes_with_what_was_read_before() {
         std::thread::sleep(Duration::from_millis(300));
         cluster.release();
         until("the PFS has it", || !cluster.is_stub(&name));
-        let other = cluster.nodes.try_open(2, &name, Access::ReadWrite).unwrap();
+        let other = cluster.nodes.try_open(OTHER, &name, Access::ReadWrite).unwrap();
         other.write_at(0, &new).unwrap();
         other.sync(false).unwrap();
         drop(other);
@@ -481,4 +522,78 @@ fn an_empty_file_is_there_wherever_its_write_back_failed() {
         assert_eq!(read.ok(), Some(0), "failing after {passing} changes");
         until("its mark is gone", || !cluster.is_stub(&name));
     }
+}
+
+/// Its node lets go of what waited for the file while the open looks at the file.
+#[test]
+fn an_open_that_finds_the_file_on_the_pfs_after_a_moment_is_one_of_its_node() {
+    let cluster = Cluster::new();
+    *cluster.held.slow_thread.lock().unwrap() = Some("opening");
+    for round in 0..6 {
+        let name = format!("{round}");
+        let bytes = content(round, LENGTH);
+        let writer = cluster.create(&name, &bytes);
+        cluster.release();
+        let open = std::thread::scope(|scope| {
+            let opening = std::thread::Builder::new().name("opening".into());
+            let open = || cluster.nodes.open(OTHER, &name);
+            opening.spawn_scoped(scope, open).unwrap().join().unwrap()
+        });
+        let other = cluster.nodes.try_open(OTHER, &name, Access::ReadWrite).unwrap();
+        other.write_at(BLOCK, b"new").unwrap();
+        other.sync(false).unwrap();
+        let found = read(&*open, 0, LENGTH).unwrap();
+        assert_eq!(found[BLOCK as usize..][..3], *b"new", "as readers of one node follow it");
+        assert!(found[..BLOCK as usize] == bytes[..BLOCK as usize]);
+        drop(writer);
+    }
+}
+
+/// Has a node read some of a file, and something happen while it goes over to the PFS; what it
+/// reads then, and the bytes of the file before.
+fn read_beside(
+    cluster: &Cluster,
+    amid: impl FnOnce(PathBuf) + Send + 'static,
+) -> (Result<Vec<u8>>, Vec<u8>) {
+    let bytes = content(21, LENGTH);
+    drop(cluster.create("file", &bytes));
+    let open = cluster.nodes.open(OTHER, "file");
+    assert!(read(&*open, BLOCK, 10).unwrap() == bytes[BLOCK as usize..][..10]);
+    let path = cluster.nodes.pfs("file");
+    let of = path.clone();
+    *cluster.held.amid_hand_over.lock().unwrap() = Some((path, Box::new(|| amid(of))));
+    cluster.release();
+    until("it happened", || cluster.held.amid_hand_over.lock().unwrap().is_none());
+    (read(&*open, 0, LENGTH), bytes)
+}
+
+#[test]
+fn a_new_mode_and_name_amid_the_last_steps_end_no_reader() {
+    let cluster = Cluster::new();
+    let (found, bytes) = read_beside(&cluster, |path| {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::rename(&path, path.with_extension("later")).unwrap();
+    });
+    assert!(found.unwrap() == bytes);
+}
+
+#[test]
+fn other_bytes_amid_the_last_steps_are_never_mixed_in() {
+    let cluster = Cluster::new();
+    let (found, _) = read_beside(&cluster, |path| {
+        let times = std::fs::metadata(&path).unwrap().modified().unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.write_all_at(&[0xee; LENGTH], 0).unwrap();
+        file.set_modified(times).unwrap();
+    });
+    let error = found.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Changed, "{error}");
+}
+
+#[test]
+fn a_node_that_dies_right_after_it_brought_a_file_to_the_pfs_ends_no_reader() {
+    let cluster = Cluster::new();
+    let holder = cluster.nodes.nodes[WRITER].clone();
+    let (found, bytes) = read_beside(&cluster, move |_| holder.stop());
+    assert!(found.unwrap() == bytes);
 }

@@ -551,13 +551,10 @@ fn become_ordinary(
     // Nor is it known whether somebody wrote to it, and set its times back.
     let is_unsure = stub.whole().is_some() && unmarked.is_none();
     let is_settled = |now: &Version| seen.settled_ns == Some(now.modified_ns);
-    if let (Some(now), false) = (&unmarked, seen.changed_amid)
-        && !is_changed(now)
-        && is_settled(now)
-        && let (Some(copied), Some(cluster)) = (stub.copied(), core.cluster())
-    {
+    if let (Some(copied), Some(cluster)) = (stub.copied(), core.cluster()) {
+        let is_known = |now: &&Version| !seen.changed_amid && !is_changed(now) && is_settled(now);
         // Before anybody is told that the PFS has it.
-        cluster.given.note_written_back(copied, now);
+        cluster.given.note_written_back(copied, unmarked.as_ref().filter(is_known));
     }
     core.memory_only.remove(cached);
     file.inner.lock().stub = None;

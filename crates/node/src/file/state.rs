@@ -154,10 +154,12 @@ impl FileTable {
     }
 
     /// Removes the record if nobody has the file open and nothing of it is cached.
-    pub fn release(&self, id: FileId) {
-        let mut shard = self.shard(id).lock();
-        let Some(state) = shard.get(&id) else { return };
-        // Two references: the table's and the caller's. More means that somebody is opening it.
+    pub fn release(&self, file: &Arc<FileState>) {
+        let mut shard = self.shard(file.id).lock();
+        let is_this = |state: &&Arc<FileState>| Arc::ptr_eq(state, file);
+        let Some(state) = shard.get(&file.id).filter(is_this) else { return };
+        // Two references: the table's and the caller's. More means that somebody is opening it,
+        // and would have it apart from who opens it later.
         if Arc::strong_count(state) > 2 {
             return;
         }
@@ -168,7 +170,7 @@ impl FileTable {
         let keep = inner.handles > 0 || inner.pin.is_some() || is_cached;
         drop(inner);
         if !keep {
-            shard.remove(&id);
+            shard.remove(&file.id);
         }
     }
 
@@ -184,7 +186,7 @@ impl FileTable {
     pub fn sweep(&self) {
         for state in self.all() {
             if state.inner.lock().handles == 0 {
-                self.release(state.id);
+                self.release(&state);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! An open that only reads does not wait for bytes that another node owes to the PFS: it reads them
 //! from there (`cluster::owed_reads`), and goes on with the file once the PFS has it.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,8 @@ use tidepool_proto::{Error, ErrorKind, Version};
 
 use super::recalled::recalled;
 use super::{CacheTerms, Node};
-use crate::cluster::owed_reads::take::{Owed, Place};
+use crate::cluster::owed_reads::Ended;
+use crate::cluster::owed_reads::take::{Got, Owed, Place};
 use crate::core::Core;
 use crate::file::cached_version::CachedVersion;
 use crate::file::state::FileState;
@@ -19,11 +21,16 @@ use crate::file::stub::{self, Found};
 
 /// How long an open waits for the PFS to have the file before it reads from its holder.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// How long an open that writes waits for readers to go on with the file, which the PFS has.
-const HAND_OVER_LIMIT: Duration = Duration::from_secs(1);
+/// How long an open that writes waits for readers to go on with the file, which the PFS has: all
+/// that follows.
+const HAND_OVER_LIMIT: Duration = Duration::from_secs(6);
+/// How long the holder may say nothing of a file that the PFS has.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// How long the PFS may take to show a file that it has, and how often it is looked.
 const SHOW_LIMIT: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// How long it may take to see that the PFS has what was read, where its version does not tell.
+const COMPARE_LIMIT: Duration = Duration::from_secs(3);
 /// Time after which a holder that could not bring a file to the PFS is asked again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -85,31 +92,54 @@ impl Node {
         let Some(cluster) = self.core.cluster() else { return };
         for cached in cluster.taken.of(version) {
             if let Some(owed) = cached.owed() {
+                owed.note_found();
                 owed.wait(HAND_OVER_LIMIT);
             }
         }
     }
 }
 
-/// The file is waited for as long as somebody reads it.
-struct Readers(Weak<CachedVersion>);
+/// The file is waited for as long as somebody reads it, and nobody else found it.
+struct Readers(Weak<CachedVersion>, Arc<Owed>);
 
 impl Asker for Readers {
     fn still_asks(&self) -> bool {
-        self.0.strong_count() > 0
+        self.0.strong_count() > 0 && !self.1.is_found()
     }
+}
+
+/// What the PFS was seen to have of what was read, by offset, and at which version.
+#[derive(Default)]
+struct Compared {
+    version: Option<Version>,
+    offsets: HashSet<u64>,
+}
+
+impl Compared {
+    /// Whether that is all that was read, of the file as it is now.
+    fn is_all(&self, got: &Got, now: &Version) -> bool {
+        self.version.is_some_and(|version| version.agrees_with(now))
+            && got.keys().all(|offset| self.offsets.contains(offset))
+    }
+}
+
+/// Why it is not seen that the PFS has what was read.
+enum Unlike {
+    ForNow(String),
+    ForGood(String),
 }
 
 impl Follower {
     fn start(self) {
         let (core, owed, cached) = (self.core.clone(), self.owed.clone(), self.cached.clone());
         let run = move || {
-            asked::on_behalf_of(Arc::new(Readers(self.cached.clone())), || self.follow());
+            let readers = Readers(self.cached.clone(), self.owed.clone());
+            asked::on_behalf_of(Arc::new(readers), || self.follow());
             end(&self.core, (&self.owed, &self.cached), "it is not followed any more");
             // Its last handle may have been closed meanwhile.
-            let (core, id) = (self.core.clone(), self.file.id);
+            let (core, file) = (self.core.clone(), self.file.clone());
             drop(self);
-            core.files.release(id);
+            core.files.release(&file);
         };
         if let Err(error) = std::thread::Builder::new().name("owed-read".into()).spawn(run) {
             end(&core, (&owed, &cached), &error.to_string());
@@ -130,52 +160,143 @@ impl Follower {
         };
         while self.has_readers() {
             match recalled(&self.core, &self.lower, &self.mark, &self.version) {
-                Ok(_) => return self.hand_over(),
-                Err(error) if is_over(&error) => {
-                    return self.owed.settle(|_| Err(error.to_string()));
+                Ok(_) => return self.hand_over(self.ask_ended(ANSWER_LIMIT)),
+                Err(error) => {
+                    let ended = self.ask_ended(Duration::ZERO);
+                    if ended.is_some() || self.owed.is_found() {
+                        return self.hand_over(ended);
+                    }
+                    if is_over(&error) {
+                        return self.owed.end(&error.to_string());
+                    }
+                    // As where the PFS is full: they can be read for as long as they are there.
+                    tracing::debug!(%error, "an owed file stays where it is for now");
                 }
-                // As where the PFS is full: they can be read for as long as they are there.
-                Err(error) => tracing::debug!(%error, "an owed file stays where it is for now"),
             }
             let begun = Instant::now();
-            while begun.elapsed() < RETRY_INTERVAL && self.has_readers() {
+            let is_waited_for = || self.has_readers() && !self.owed.is_found();
+            while begun.elapsed() < RETRY_INTERVAL && is_waited_for() {
                 std::thread::sleep(LOOK_INTERVAL);
             }
         }
     }
 
-    fn hand_over(&self) {
+    fn ask_ended(&self, limit: Duration) -> Option<Ended> {
+        let cluster = self.core.cluster()?;
+        cluster.ask_ended(&self.owed, Instant::now() + limit)
+    }
+
+    /// Lets readers go on with the file, which the PFS has, where it has what they began with.
+    /// `ended` is what the holder, which brought it there, tells of it.
+    fn hand_over(&self, ended: Option<Ended>) {
         let Some(cached) = self.cached.upgrade() else { return };
-        let ended = self.core.cluster().and_then(|cluster| cluster.ask_ended(&self.owed));
-        // This node's client of the PFS may show the file as it was for a moment.
         let begun = Instant::now();
+        while let Some(ended) = ended.filter(Ended::is_known)
+            && begun.elapsed() < SHOW_LIMIT
+            && self.has_readers()
+        {
+            // This node's client of the PFS may show the file as it was for a moment.
+            if self.settle(&cached, |_, now| ended.is_still(now)) {
+                return;
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        self.hand_over_by_bytes(&cached, ended.is_some());
+    }
+
+    /// The same where no version tells that: by what the PFS has of what was read. `is_whole`: its
+    /// holder brought all of it there.
+    fn hand_over_by_bytes(&self, cached: &Arc<CachedVersion>, is_whole: bool) {
+        let (mut compared, begun) = (Compared::default(), Instant::now());
+        let mut paused = Duration::ZERO;
         loop {
-            // No change of this node comes in between. The PFS is asked first: readers wait for
-            // what follows.
-            let unchanged_by_us = self.file.share_gate_before_writers();
-            let seen = self.look();
-            let is_late = begun.elapsed() > SHOW_LIMIT || !self.has_readers();
-            let is_still = |now: &Version| ended.is_none_or(|ended| ended.is_still(now));
-            let is_it = seen.as_ref().is_ok_and(|(now, _)| is_still(now));
-            if !is_it && !is_late {
-                drop(unchanged_by_us);
-                std::thread::sleep(LOOK_INTERVAL);
+            let reason = match self.compare(&mut compared, begun + COMPARE_LIMIT) {
+                Ok(()) if !is_whole && self.is_replaced() => {
+                    return self.owed.end("another file took its place");
+                }
+                Ok(()) if self.settle(cached, |got, now| compared.is_all(got, now)) => return,
+                Ok(()) => "the file is changed just now".to_owned(),
+                Err(Unlike::ForNow(reason)) => reason,
+                Err(Unlike::ForGood(reason)) => return self.owed.end(&reason),
+            };
+            let is_late = paused > SHOW_LIMIT || begun.elapsed() > COMPARE_LIMIT;
+            if is_late || !self.has_readers() {
+                return self.owed.end(&reason);
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+            paused += LOOK_INTERVAL;
+        }
+    }
+
+    /// Whether a copy took the place of the stub, which then has a part of the bytes at most.
+    fn is_replaced(&self) -> bool {
+        let Some((cluster, epoch)) = self.core.cluster().zip(self.mark.epoch()) else {
+            return true;
+        };
+        cluster.is_replaced(&self.core, (&self.version, epoch), &*self.lower)
+    }
+
+    /// Compares what readers got, and was not compared yet, with what the PFS has: that makes the
+    /// file theirs, whoever changed its name or mode, and whether its holder is there or not. At a
+    /// version behind whose time stamps no later change can hide.
+    fn compare(
+        &self,
+        compared: &mut Compared,
+        deadline: Instant,
+    ) -> std::result::Result<(), Unlike> {
+        let for_now = |reason: &str| Err(Unlike::ForNow(reason.to_owned()));
+        let got = self.owed.got();
+        let (now, is_racy) = self.look().map_err(Unlike::ForNow)?;
+        if now.size != self.owed.length {
+            return for_now("the file has another length");
+        }
+        if is_racy && !got.is_empty() {
+            return for_now("the file was changed just now");
+        }
+        if compared.version.is_none_or(|version| !version.agrees_with(&now)) {
+            *compared = Compared { version: Some(now), ..Compared::default() };
+        }
+        let mut buffer = Vec::new();
+        for (offset, sum) in got {
+            if compared.offsets.contains(&offset) {
                 continue;
             }
-            return self.owed.settle(|is_read| {
-                let (now, is_racy) = seen?;
-                // What nobody read yet may begin anew.
-                let is_same = ended.is_some_and(|ended| ended.is_still(&now))
-                    || !is_read && now.size == cached.size();
-                if !is_same {
-                    return Err("the file was changed since".to_owned());
-                }
+            if Instant::now() >= deadline {
+                return for_now("the PFS gives too slowly what was read");
+            }
+            let length = now.size.saturating_sub(offset).min(self.core.block_bytes());
+            buffer.resize(length as usize, 0);
+            self.lower.drop_cached(offset, length);
+            let read = self.lower.look_at(offset, &mut buffer);
+            let read = read.map_err(|error| Unlike::ForNow(error.to_string()))?;
+            self.core.counters.pfs_read_bytes.add(read as u64);
+            if read < buffer.len() || blake3::hash(&buffer) != sum {
+                return Err(Unlike::ForGood("the file was changed since".to_owned()));
+            }
+            compared.offsets.insert(offset);
+        }
+        Ok(())
+    }
+
+    /// Hands over where the file as it is now is the one that was read: `is_same` is told what was
+    /// read of it. Whether that is settled.
+    fn settle(
+        &self,
+        cached: &Arc<CachedVersion>,
+        is_same: impl Fn(&Got, &Version) -> bool,
+    ) -> bool {
+        // No change of this node comes in between. The PFS is asked first: readers wait for what
+        // follows.
+        let _unchanged_by_us = self.file.share_gate_before_writers();
+        let Ok((now, is_racy)) = self.look() else { return false };
+        self.owed.settle(|got| {
+            is_same(got, &now).then(|| {
                 if is_racy {
                     cached.mark_racy();
                 }
-                adopt(&self.core, &self.file, &cached, &now)
-            });
-        }
+                adopt(&self.core, &self.file, cached, &now)
+            })
+        })
     }
 
     /// The version that the file has on the PFS, where it is no stub any more, and whether a later
@@ -195,7 +316,7 @@ impl Follower {
 
 /// Ends what is not settled yet.
 fn end(core: &Core, (owed, cached): (&Owed, &Weak<CachedVersion>), reason: &str) {
-    owed.settle(|_| Err(reason.to_owned()));
+    owed.end(reason);
     if let Some(cluster) = core.cluster() {
         cluster.taken.end(owed.token, cached);
     }

@@ -97,10 +97,10 @@ impl Given {
         drop(over);
     }
 
-    /// The PFS has the bytes of a file, which is at `version`.
-    pub fn note_written_back(&self, copied: &Copied, version: &Version) {
+    /// The PFS has the bytes of a file, which is at `version`, where that is known.
+    pub fn note_written_back(&self, copied: &Copied, version: Option<&Version>) {
         let Some(token) = copied.end_token() else { return };
-        let ended = Ended(Shared::named(version).words().1);
+        let ended = version.map_or(Ended::UNKNOWN, |it| Ended(Shared::named(it).words().1));
         let mut all = self.ended.lock();
         if all.len() >= ENDED_MAX {
             all.pop_front();

@@ -4,8 +4,8 @@
 //! The node that owes them gives the bytes that the last sync promised a number, the *token*. It
 //! ends with the next change of a byte ([`Copied`](crate::file::copied::Copied)), so a block that
 //! was sent under a token, and confirmed afterwards, is of these very bytes. Once they are on the
-//! PFS the node remembers the version that the file had then; where it still has that, opens
-//! elsewhere go on with it as with any file.
+//! PFS the node remembers the version that the file had then; where it still has that, or has what
+//! was read by its bytes, opens elsewhere go on with it as with any file.
 
 pub mod give;
 pub mod take;
@@ -46,6 +46,17 @@ struct Begun {
 /// [`Shared::words`](super::shared::Shared::words).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended([i64; 3]);
+
+impl Ended {
+    /// It is not known what the file was: somebody may have changed it in that moment. No file has
+    /// this length.
+    const UNKNOWN: Ended = Ended([-1, 0, 0]);
+
+    /// Whether it is known.
+    pub fn is_known(&self) -> bool {
+        *self != Ended::UNKNOWN
+    }
+}
 
 /// Whether a block is asked for of a file that is owed.
 pub fn is_of_token(request: &BlockRequest) -> bool {

@@ -81,14 +81,19 @@ pub struct Owed {
     is_handed_over: AtomicBool,
     /// The holder said that they are not what it has any more.
     is_refused: AtomicBool,
+    /// An open of this node found the file on the PFS.
+    is_found: AtomicBool,
 }
+
+/// The blocks that readers may have got, by offset: the sums of their bytes.
+pub type Got = HashMap<u64, blake3::Hash>;
 
 #[derive(Debug)]
 enum State {
     /// They are read from the holder.
     Open {
-        /// A reader may have got some.
-        is_read: bool,
+        /// What readers may have got.
+        got: Got,
     },
     /// The PFS has them, and they are read as those of any file.
     HandedOver,
@@ -131,29 +136,65 @@ impl Owed {
         self.is_refused.load(Ordering::Acquire)
     }
 
-    /// Hands them over by `adopt`, which is told whether a reader may have got some, or ends them.
-    /// No reader gets any meanwhile.
-    pub fn settle(&self, adopt: impl FnOnce(bool) -> Result<(), String>) {
+    /// Whether an open of this node found the file on the PFS.
+    pub fn is_found(&self) -> bool {
+        self.is_found.load(Ordering::Acquire)
+    }
+
+    /// An open of this node found the file on the PFS: nobody else needs to be asked for it.
+    pub fn note_found(&self) {
+        self.is_found.store(true, Ordering::Release);
+    }
+
+    /// Hands them over by `adopt`, or ends them; neither where it answers nothing. It is told what
+    /// readers got: none gets any meanwhile. Whether it is settled.
+    pub fn settle(&self, adopt: impl FnOnce(&Got) -> Option<Result<(), String>>) -> bool {
         let mut state = self.state.lock();
-        let State::Open { is_read } = *state else { return };
-        *state = match adopt(is_read) {
-            Ok(()) => {
+        let State::Open { got } = &*state else { return true };
+        *state = match adopt(got) {
+            None => return false,
+            Some(Ok(())) => {
                 self.is_handed_over.store(true, Ordering::Release);
                 State::HandedOver
             }
-            Err(reason) => State::Over(reason),
+            Some(Err(reason)) => {
+                let (inode, holder) = (self.file[0], &self.holder);
+                tracing::debug!(inode, %holder, reason, "an owed file is to be opened again");
+                State::Over(reason)
+            }
         };
         self.settled.notify_all();
+        true
     }
 
-    /// Whether a block may be asked for; notes that.
-    fn may_ask(&self) -> bool {
-        let mut state = self.state.lock();
-        let is_open = matches!(*state, State::Open { .. }) && !self.is_refused();
-        if is_open {
-            *state = State::Open { is_read: true };
+    /// Ends them.
+    pub fn end(&self, reason: &str) {
+        self.settle(|_| Some(Err(reason.to_owned())));
+    }
+
+    /// What readers may have got.
+    pub fn got(&self) -> Got {
+        match &*self.state.lock() {
+            State::Open { got } => got.clone(),
+            _ => Got::new(),
         }
-        is_open
+    }
+
+    /// Whether a block may be asked for.
+    fn may_ask(&self) -> bool {
+        matches!(&*self.state.lock(), State::Open { .. }) && !self.is_refused()
+    }
+
+    /// Notes a block that came. False where it is read elsewhere by now: nobody may get it.
+    fn note_got(&self, offset: u64, bytes: &[u8]) -> bool {
+        let sum = blake3::hash(bytes);
+        match &mut *self.state.lock() {
+            State::Open { got } => {
+                got.insert(offset, sum);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The error of a read of what is nowhere any more.
@@ -183,17 +224,28 @@ impl Cluster {
             token,
             length,
             file,
-            state: Mutex::new(State::Open { is_read: false }),
+            state: Mutex::new(State::Open { got: Got::new() }),
             settled: Condvar::new(),
             is_handed_over: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
+            is_found: AtomicBool::new(false),
         })
     }
 
     /// What a file was right after the bytes of a token came to the PFS; `None` where the holder
-    /// does not know of that.
-    pub fn ask_ended(&self, owed: &Owed) -> Option<Ended> {
-        self.ask_whether_ended(owed)?
+    /// does not know of that, or says nothing before `deadline`.
+    pub fn ask_ended(&self, owed: &Owed, deadline: Instant) -> Option<Ended> {
+        loop {
+            // A connection may end just now.
+            if let Some(answer) = self.ask_whether_ended(owed) {
+                return answer;
+            }
+            let is_gone = self.is_stopping() || self.why_not_asked(&owed.holder).is_some();
+            if is_gone || Instant::now() >= deadline {
+                return None;
+            }
+            std::thread::sleep(PAUSE);
+        }
     }
 
     fn ask_whether_ended(&self, owed: &Owed) -> Option<Option<Ended>> {
@@ -224,7 +276,7 @@ impl Cluster {
                 Ok(()) => {
                     self.counts.fetched.add(1);
                     core.counters.peer_read_bytes.add(into.len() as u64);
-                    return true;
+                    return owed.note_got(offset, into);
                 }
                 Err(PeerError::Refused(Refusal::Busy)) => std::thread::sleep(PAUSE),
                 Err(error) => {
@@ -247,7 +299,7 @@ impl Cluster {
         owed.is_refused.store(true, Ordering::Release);
         // Where the holder brought them to the PFS, it knew that before it refused.
         if self.ask_whether_ended(owed) == Some(None) {
-            owed.settle(|_| Err("it was changed there".to_owned()));
+            owed.end("it was changed there");
         }
     }
 }
