@@ -106,6 +106,7 @@ impl Shared {
             interval_ms: self.rhythm.step_ms(),
             batch: self.rhythm.batch,
             batch_in_force: self.rhythm.batch_within(state.follow.lease_ms()),
+            degraded: self.others.not_governed(),
             node_trouble: state.node_link.trouble(now),
             samples_trouble: state.samples_link.trouble(now),
             ceilings_trouble: state.ceilings_link.trouble(now),

@@ -204,6 +204,9 @@ fn print(status: &AgentStatus) {
         ("ceilings", ceilings(status)),
     ];
     rows.push(("ceiling", status.followed.as_ref().map_or("none".to_owned(), followed)));
+    for line in &status.degraded {
+        rows.push(("degraded", coloured(line, Colour::Bad)));
+    }
     let troubles = [
         ("node", &status.node_trouble),
         ("samples", &status.samples_trouble),

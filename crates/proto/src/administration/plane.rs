@@ -23,6 +23,8 @@ pub struct AgentStatus {
     pub batch: u64,
     /// The same as the lease of the ceiling that holds allows it.
     pub batch_in_force: u64,
+    /// What the node should govern and does not, one line each.
+    pub degraded: Vec<String>,
     /// Why the node is not seen; absent where it is.
     pub node_trouble: Option<Trouble>,
     /// Why samples do not reach Kafka; absent where the last ones did.
