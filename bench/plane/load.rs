@@ -13,6 +13,7 @@ use clap::Args;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use tidepool_plane::meminfo::MachineMemory;
+use tidepool_plane::rhythm::Rhythm;
 use tidepool_plane::sample::{ObservedState, Origin, Sample, SampleWriter};
 
 use crate::wire::Connection;
@@ -215,6 +216,8 @@ impl Sender {
             start: format!("start{}", wall_clock_ns()),
             step_ms: self.options.interval_ms,
         });
+        let LoadOptions { interval_ms, batch, .. } = self.options;
+        let rhythm = Rhythm { interval_ms, readings: 1, batch: batch as u64 };
         let (began, mut next) = (Instant::now(), Instant::now());
         let (mut waiting, mut taken, mut last) = (Vec::new(), Vec::new(), Sample::default());
         for number in 1.. {
@@ -223,7 +226,8 @@ impl Sender {
             let sample = self.sample(number, began.elapsed().as_secs_f64() + part * 60.0);
             waiting.push(sample.clone());
             taken.push(Instant::now());
-            if waiting.len() >= sample.movement(&last).samples(self.options.batch) {
+            let most = rhythm.message_samples(sample.movement(&last), None);
+            if waiting.len() as u64 >= most {
                 self.remember(&waiting, &taken);
                 connection.produce(SAMPLES, partition, &self.node, writer.message(&waiting))?;
                 self.figures.count(&self.figures.messages, 1);

@@ -63,12 +63,12 @@ pub struct AgentArguments {
     #[arg(long, value_name = "MS", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u64).range(10..=60_000))]
     pub interval_ms: u64,
-    /// Samples in one message at most; three where memory moves, one where it jumps
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    /// Samples in one message while nothing moves [default: those of a second, 10 at most]
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=64))]
-    pub batch: u64,
+    pub batch: Option<u64>,
     /// Send the sample with the least available memory of so many milliseconds instead
-    #[arg(long, value_name = "MS", conflicts_with_all = ["batch", "no_samples"])]
+    #[arg(long, value_name = "MS", conflicts_with = "no_samples")]
     #[arg(value_parser = clap::value_parser!(u64).range(100..=600_000))]
     pub summary_ms: Option<u64>,
     /// Send no samples, because collectd does; take ceilings alone

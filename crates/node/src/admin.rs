@@ -166,7 +166,9 @@ impl Node {
         let core = &self.core;
         let found = Some(core.promise.now()).filter(|it| *it == PfsPromise::ChangesHide);
         let found = found.and_then(PfsPromise::note).map(str::to_owned);
-        self.notes().iter().cloned().chain(found).chain(hanging(core)).collect()
+        let control = core.capacity_lease.status();
+        let stores = control.not_governed().map(str::to_owned);
+        self.notes().iter().cloned().chain(found).chain(hanging(core)).chain(stores).collect()
     }
 
     /// The memory control as operators see it.

@@ -34,8 +34,6 @@ use other_stores::OtherCeilings;
 
 /// How often within a lease the watchdog looks whether it ran itself.
 const WATCHES_PER_LEASE: u32 = 4;
-/// Decisions kept for operators.
-const EVENTS_MAX: usize = 64;
 const INTERVAL: &str = "control_interval_ms";
 const POLICY: &str = "control_policy";
 /// Origin of settings that were changed by command.
@@ -163,15 +161,14 @@ impl CapacityLease {
             let process_id = request.process_id;
             tracing::info!(process_id, was = before.name(), "a controller governs the store");
         }
-        let heartbeat_is_new = heartbeat.is_some();
-        if heartbeat_is_new {
+        if heartbeat.is_some() {
             state.heartbeat = heartbeat;
             // What the last controller thought is no longer so.
             state.report = None;
         }
         page.lease.store(LeaseState::Governed as u64, Ordering::Release);
         let is_news = state.note(request.report.map(|report| *report));
-        if is_news || heartbeat_is_new || before != LeaseState::Governed {
+        if is_news || request.fence == 0 || before != LeaseState::Governed {
             self.tell_stores();
         }
         if let Some(wanted) = request.capacity_bytes {
@@ -557,19 +554,6 @@ impl State {
         };
         let setting = |name: &str| ControlSetting { name: name.to_owned(), value: value(name) };
         parameter_options().map(|spec| setting(spec.name)).collect()
-    }
-
-    /// Whether other stores are not as in the report before.
-    fn note(&mut self, report: Option<ControlReport>) -> bool {
-        let Some(mut report) = report else { return false };
-        report.fit();
-        self.events.extend(report.events.drain(..));
-        let surplus = self.events.len().saturating_sub(EVENTS_MAX);
-        self.events.drain(..surplus);
-        let are_as_before =
-            self.report.as_ref().is_some_and(|before| before.others().eq(report.others()));
-        self.report = Some(report);
-        !are_as_before
     }
 }
 

@@ -7,6 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+use tidepool_proto::control::ceiling_within;
+
 /// A ceiling that is leased.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leased {
@@ -65,9 +67,8 @@ impl Ceiling {
 
     /// Bytes that the store may hold at most, of which `memory_min_bytes` are its in any case.
     pub fn in_force_bytes(&self, memory_min_bytes: u64) -> u64 {
-        let least = memory_min_bytes.min(self.configured_bytes);
         let asked = self.leased.as_ref().map_or(u64::MAX, |leased| leased.asked_bytes);
-        asked.clamp(least, self.configured_bytes)
+        ceiling_within(asked, memory_min_bytes, self.configured_bytes)
     }
 
     /// When the lease is over.

@@ -585,3 +585,18 @@ fn the_page_tells_when_other_stores_are_others_than_before() {
     fixture.node.release_control();
     assert!(generation() > attached, "it was taken away");
 }
+
+#[test]
+fn stores_that_should_be_governed_and_are_not_are_told_while_their_controller_lives() {
+    let fixture = full();
+    let fence = attach(&fixture, 7).unwrap().fence;
+    let bad = "other stores are not governed: reading the stores to control from /s: line 3";
+    let notes = vec!["pages are not locked".to_owned(), bad.to_owned()];
+    let report = Some(Box::new(ControlReport { notes, ..ControlReport::default() }));
+    govern(&fixture, Govern { fence, process_id: 7, report, ..Govern::default() }).unwrap();
+    let told = || fixture.node.status().degraded.iter().filter(|line| *line == bad).count();
+    assert_eq!(told(), 1);
+    assert_eq!(control(&fixture).not_governed().collect::<Vec<_>>(), [bad], "and no other note");
+    fall_silent(&fixture, fence);
+    assert_eq!(told(), 0, "the next controller may read another file");
+}

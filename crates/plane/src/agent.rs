@@ -15,8 +15,9 @@ use tidepool_terminal::interruption;
 
 use crate::ceilings::Ceilings;
 use crate::kafka::Kafka;
+use crate::rhythm::Rhythm;
 use crate::sample::Origin;
-use crate::samples::{Rhythm, Samples};
+use crate::samples::Samples;
 use crate::shared::{Shared, say, say_last};
 use crate::status::StatusSocket;
 
@@ -33,7 +34,8 @@ pub fn agent(arguments: &AgentArguments) -> Result<Outcome> {
     let ending = interruption::watch()?;
     // Before any thread is started: each has what its starter has.
     set_timer_slack(OTHERS_SLACK_NS);
-    let rhythm = rhythm(arguments);
+    let AgentArguments { interval_ms, summary_ms, batch, .. } = arguments;
+    let rhythm = Rhythm::new(*interval_ms, *summary_ms, *batch)?;
     let socket = arguments.socket.path();
     let mut status = StatusSocket::bind(&socket)?;
     // A user that names a socket means the node there, whichever user runs it.
@@ -41,13 +43,13 @@ pub fn agent(arguments: &AgentArguments) -> Result<Outcome> {
     let trusted = owner.filter(|_| arguments.socket.socket.is_some());
     let store = ObservedStore::new(&socket, trusted);
     let origin = origin(arguments, rhythm)?;
-    let shared = Arc::new(Shared::new(origin, arguments.kafka.clone(), store));
+    let shared = Arc::new(Shared::new(origin, rhythm, arguments.kafka.clone(), store));
     let kafka = Kafka::new(arguments)?;
     let sends_samples = !arguments.no_samples;
     let producer = sends_samples.then(|| kafka.producer(&shared)).transpose()?;
     let client = kafka.consumer(&shared)?;
     let topic = arguments.samples_topic.as_str();
-    let mut samples = Samples::new(Arc::clone(&shared), producer.as_ref(), topic, rhythm)?;
+    let mut samples = Samples::new(Arc::clone(&shared), producer.as_ref(), topic)?;
     let topic = arguments.ceilings_topic.as_str();
     let looker_alone;
     let looker = match &producer {
@@ -104,16 +106,6 @@ fn no_thread(error: std::io::Error) -> Error {
     Error::new(ErrorKind::LimitReached, "starting the agent", "no thread").caused_by(error)
 }
 
-fn rhythm(arguments: &AgentArguments) -> Rhythm {
-    let interval_ms = arguments.interval_ms;
-    match arguments.summary_ms {
-        Some(summary_ms) => {
-            Rhythm { interval_ms, readings: (summary_ms / interval_ms).max(1), batch: 1 }
-        }
-        None => Rhythm { interval_ms, readings: 1, batch: arguments.batch as usize },
-    }
-}
-
 fn origin(arguments: &AgentArguments, rhythm: Rhythm) -> Result<Origin> {
     let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut random = [0; 8];
@@ -124,6 +116,6 @@ fn origin(arguments: &AgentArguments, rhythm: Rhythm) -> Result<Origin> {
         node: arguments.name.clone().unwrap_or_else(host),
         rack: arguments.rack.clone(),
         start: format!("{:016x}", u64::from_le_bytes(random)),
-        step_ms: rhythm.interval_ms.saturating_mul(rhythm.readings),
+        step_ms: rhythm.step_ms(),
     })
 }

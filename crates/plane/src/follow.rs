@@ -31,6 +31,11 @@ impl Follow {
         self.followed.as_ref()
     }
 
+    /// Lease of what holds.
+    pub fn lease_ms(&self) -> Option<u64> {
+        self.followed.as_ref().map(|followed| followed.ceiling.lease_ms)
+    }
+
     /// Whether a ceiling may take the place of what holds at `now`.
     pub fn check(&self, ceiling: &Ceiling, now: Instant) -> Result<(), Refusal> {
         let Some(followed) = self.followed.as_ref().filter(|it| now < it.until) else {

@@ -64,12 +64,18 @@ pub struct ObservedOthers {
     /// What the control page had when the thread that looks was woken up last.
     told: Mutex<Option<(u64, u64)>>,
     watcher: OnceLock<Thread>,
+    not_governed: Mutex<Vec<String>>,
 }
 
 impl ObservedOthers {
     /// All of them; none where nobody knows.
     pub fn last(&self) -> Others {
         Arc::clone(&self.last.lock())
+    }
+
+    /// Those that should be under control and are not, one line each.
+    pub fn not_governed(&self) -> Vec<String> {
+        self.not_governed.lock().clone()
     }
 
     /// Has the thread look where the control page has another generation of them.
@@ -102,7 +108,8 @@ impl Shared {
             }
             (asked, known) = (Some(now), generation);
             let seen = self.store.others().unwrap_or_default();
-            *self.others.last.lock() = seen.into_iter().map(Into::into).collect();
+            *self.others.last.lock() = seen.stores.into_iter().map(Into::into).collect();
+            *self.others.not_governed.lock() = seen.not_governed;
         }
     }
 }

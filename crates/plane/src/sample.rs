@@ -17,8 +17,6 @@ const FORM: u64 = 1;
 const MOVED_SHARE: u64 = 1024;
 /// Memory that moved by more than this part of all is news.
 const JUMPED_SHARE: u64 = 400;
-/// Samples in a message where memory moves: Kafka's cost goes by the message.
-const MOVING_BATCH: usize = 3;
 
 /// How much moved from one sample to a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,17 +28,6 @@ pub enum Movement {
     /// So much memory that whoever decides should know at once: what waits in a message is decided
     /// on a view of the store that is old.
     Jumps,
-}
-
-impl Movement {
-    /// Samples that wait for a message, of which no more than `batch` are in one.
-    pub fn samples(self, batch: usize) -> usize {
-        match self {
-            Movement::Rests => batch,
-            Movement::Moves => MOVING_BATCH.min(batch),
-            Movement::Jumps => 1,
-        }
-    }
 }
 
 /// What one sample says.
@@ -195,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_waits_the_less_the_more_moved() {
+    fn what_moved_is_told_by_how_much() {
         let memory = MachineMemory { total_bytes: 102_400, available_bytes: Some(5000) };
         let store = Some(ObservedState { capacity_bytes: 9, ..ObservedState::default() });
         let sample = Sample { memory, store, ..Sample::default() };
@@ -215,9 +202,6 @@ mod tests {
             [Moves, Jumps, Jumps]
         });
         assert_eq!(moved(Sample { store: None, ..sample.clone() }), Movement::Moves);
-        let waiting = [Movement::Rests, Movement::Moves, Movement::Jumps];
-        assert_eq!(waiting.map(|it| it.samples(10)), [10, 3, 1]);
-        assert_eq!(waiting.map(|it| it.samples(2)), [2, 2, 1]);
     }
 
     #[test]

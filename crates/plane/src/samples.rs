@@ -13,8 +13,8 @@ use tidepool_proto::control_page::monotonic_ns;
 use crate::kafka::Producer;
 use crate::meminfo::MemoryInfo;
 use crate::others;
-use crate::sample::{Sample, SampleWriter};
-use crate::shared::Shared;
+use crate::sample::{Movement, Sample, SampleWriter};
+use crate::shared::{Shared, say};
 use crate::status::StatusSocket;
 
 const MILLISECOND_NS: u64 = 1_000_000;
@@ -31,23 +31,11 @@ const LOOK_EVERY: u64 = 10;
 /// where brokers are away.
 const EVENTS_MAX: usize = 16;
 
-/// How often samples are taken and sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rhythm {
-    /// Time between two readings.
-    pub interval_ms: u64,
-    /// Readings of which one becomes a sample: that with the least available memory.
-    pub readings: u64,
-    /// Samples in one message at most; fewer where memory moves.
-    pub batch: usize,
-}
-
 /// What the thread needs.
 pub struct Samples<'a> {
     shared: Arc<Shared>,
     producer: Option<&'a Producer>,
     topic: &'a str,
-    rhythm: Rhythm,
     memory: MemoryInfo,
     writer: SampleWriter,
     /// Of the readings since the last sample, the one that becomes the next.
@@ -57,6 +45,8 @@ pub struct Samples<'a> {
     /// Not sent yet.
     waiting: Vec<Sample>,
     last_sent: Sample,
+    /// Samples in a message at rest, as the lease allowed when it was looked at last.
+    batch: u64,
 }
 
 impl<'a> Samples<'a> {
@@ -68,33 +58,32 @@ impl<'a> Samples<'a> {
         shared: Arc<Shared>,
         producer: Option<&'a Producer>,
         topic: &'a str,
-        rhythm: Rhythm,
     ) -> Result<Samples<'a>> {
-        let writer = SampleWriter::new(&shared.origin);
+        let (writer, batch) = (SampleWriter::new(&shared.origin), shared.rhythm.batch);
         Ok(Samples {
             shared,
             producer,
             topic,
-            rhythm,
             memory: MemoryInfo::open()?,
             writer,
             lowest: None,
             readings: 0,
             number: 0,
-            waiting: Vec::with_capacity(rhythm.batch),
+            waiting: Vec::with_capacity(batch as usize),
             last_sent: Sample::default(),
+            batch,
         })
     }
 
     /// Whether readings tell of other stores that move as soon as they may.
     pub fn tell_of_others(&self) -> bool {
         self.producer.is_some()
-            && Duration::from_millis(self.rhythm.interval_ms) <= others::TOLD_WITHIN
+            && Duration::from_millis(self.shared.rhythm.interval_ms) <= others::TOLD_WITHIN
     }
 
     /// Takes samples until `ending`.
     pub fn run(&mut self, socket: &mut StatusSocket, ending: &AtomicBool) {
-        let interval_ns = self.rhythm.interval_ms.saturating_mul(MILLISECOND_NS);
+        let interval_ns = self.shared.rhythm.interval_ms.saturating_mul(MILLISECOND_NS);
         let (mut next_ns, mut keep_ns) = (monotonic_ns(), 0);
         while !ending.load(Ordering::Relaxed) {
             let now_ns = monotonic_ns();
@@ -133,7 +122,7 @@ impl<'a> Samples<'a> {
                 self.lowest = Some(sample);
             }
         }
-        if !self.readings.is_multiple_of(self.rhythm.readings) {
+        if !self.readings.is_multiple_of(self.shared.rhythm.readings) {
             return;
         }
         let Some(lowest) = self.lowest.take() else { return };
@@ -141,10 +130,26 @@ impl<'a> Samples<'a> {
         let sample = Sample { number: self.number, ..lowest };
         let movement = sample.movement(&self.last_sent);
         self.waiting.push(sample.clone());
-        if self.waiting.len() >= movement.samples(self.rhythm.batch) {
+        if self.waiting.len() as u64 >= self.message_samples(movement) {
             self.send(producer);
             self.last_sent = sample;
         }
+    }
+
+    /// Samples that wait for a message. Where a lease is too short for what was asked for, that is
+    /// said.
+    fn message_samples(&mut self, movement: Movement) -> u64 {
+        let rhythm = self.shared.rhythm;
+        let lease_ms = self.shared.state().follow.lease_ms();
+        let batch = rhythm.batch_within(lease_ms);
+        if let Some(lease_ms) = lease_ms.filter(|_| batch < self.batch) {
+            let asked = rhythm.batch;
+            say(&format!(
+                "a lease of {lease_ms} ms has no time for {asked} samples in a message: {batch}"
+            ));
+        }
+        self.batch = batch;
+        rhythm.message_samples(movement, lease_ms)
     }
 
     fn send(&mut self, producer: &Producer) {

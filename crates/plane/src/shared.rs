@@ -17,6 +17,7 @@ use crate::ceiling::Refusal;
 use crate::follow::Follow;
 use crate::jobs::ObservedJobs;
 use crate::others::ObservedOthers;
+use crate::rhythm::Rhythm;
 use crate::sample::Origin;
 
 /// Time between two lines about ceilings that were refused for the same reason.
@@ -32,6 +33,8 @@ const STACK_BYTES: usize = 128 << 10;
 pub struct Shared {
     /// Who its samples are of.
     pub origin: Origin,
+    /// How often they are taken and sent.
+    pub rhythm: Rhythm,
     /// Brokers that it was told of.
     pub kafka: String,
     /// The store of the node.
@@ -68,7 +71,7 @@ pub struct State {
 
 impl Shared {
     /// An agent that starts now.
-    pub fn new(origin: Origin, kafka: String, store: ObservedStore) -> Shared {
+    pub fn new(origin: Origin, rhythm: Rhythm, kafka: String, store: ObservedStore) -> Shared {
         let (started, last_number) = (Instant::now(), AtomicU64::new(0));
         let mut state = State::default();
         state.node_link.what = "the node is not seen";
@@ -76,7 +79,7 @@ impl Shared {
         state.ceilings_link.what = "no ceilings can come from Kafka";
         let state = Mutex::new(state);
         let (others, jobs) = (ObservedOthers::default(), ObservedJobs::default());
-        Shared { origin, kafka, store, others, jobs, last_number, started, state }
+        Shared { origin, rhythm, kafka, store, others, jobs, last_number, started, state }
     }
 
     /// What changes.
@@ -100,6 +103,10 @@ impl Shared {
             cluster: self.origin.cluster.clone(),
             node: self.origin.node.clone(),
             kafka: self.kafka.clone(),
+            interval_ms: self.rhythm.step_ms(),
+            batch: self.rhythm.batch,
+            batch_in_force: self.rhythm.batch_within(state.follow.lease_ms()),
+            degraded: self.others.not_governed(),
             node_trouble: state.node_link.trouble(now),
             samples_trouble: state.samples_link.trouble(now),
             ceilings_trouble: state.ceilings_link.trouble(now),
@@ -223,7 +230,8 @@ mod tests {
     #[test]
     fn refusals_are_counted_by_reason() {
         let store = ObservedStore::new(std::path::Path::new("/nowhere/node.sock"), None);
-        let shared = Shared::new(Origin::default(), "k".into(), store);
+        let rhythm = Rhythm::new(100, None, None).unwrap();
+        let shared = Shared::new(Origin::default(), rhythm, "k".into(), store);
         for refusal in [Refusal::Form, Refusal::Plane, Refusal::Form] {
             shared.state().refuse(refusal);
         }

@@ -200,9 +200,13 @@ fn print(status: &AgentStatus) {
                 samples.taken, samples.sent, samples.dropped, samples.failed
             ),
         ),
+        ("messages", messages(status)),
         ("ceilings", ceilings(status)),
     ];
     rows.push(("ceiling", status.followed.as_ref().map_or("none".to_owned(), followed)));
+    for line in &status.degraded {
+        rows.push(("degraded", coloured(line, Colour::Bad)));
+    }
     let troubles = [
         ("node", &status.node_trouble),
         ("samples", &status.samples_trouble),
@@ -215,6 +219,16 @@ fn print(status: &AgentStatus) {
         }
     }
     output::pairs(&rows);
+}
+
+fn messages(status: &AgentStatus) -> String {
+    let AgentStatus { interval_ms, batch, batch_in_force, .. } = status;
+    let samples = count(*batch_in_force, "sample");
+    let mut text = format!("{samples} in each at rest, one taken each {interval_ms} ms");
+    if batch_in_force < batch {
+        text += &format!("; for {batch}, as asked for, the lease is too short");
+    }
+    text
 }
 
 fn ceilings(status: &AgentStatus) -> String {

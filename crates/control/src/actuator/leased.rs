@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tidepool_control_policy::StoreState;
 use tidepool_proto::Result;
-use tidepool_proto::control::CeilingLease;
+use tidepool_proto::control::{CeilingLease, ceiling_within};
 
 use super::{Actuator, LimitBefore, LimitWitness, Resized};
 
@@ -73,7 +73,8 @@ impl Actuator for LeasedStore {
         state.capacity_configured_bytes = state.capacity_max_bytes;
         if let Some(ceiling_bytes) = self.ceilings.of(self.store.name(), Instant::now()) {
             let least = state.capacity_min_bytes.max(state.held_bytes);
-            state.capacity_max_bytes = ceiling_bytes.max(least).min(state.capacity_max_bytes);
+            state.capacity_max_bytes =
+                ceiling_within(ceiling_bytes, least, state.capacity_max_bytes);
             state.is_leased = state.capacity_max_bytes < state.capacity_configured_bytes;
         }
         Ok(state)

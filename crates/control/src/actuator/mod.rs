@@ -16,7 +16,7 @@ use tidepool_control_policy::StoreState;
 use tidepool_proto::Result;
 
 pub use leased::{LeasedCeilings, LeasedStore};
-pub use observed::{ObservedState, ObservedStore};
+pub use observed::{ObservedState, ObservedStore, OtherStores};
 pub use tidepool::TidepoolStore;
 pub use tidepool_proto::control::OWN_STORE;
 

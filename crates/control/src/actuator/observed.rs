@@ -39,6 +39,15 @@ pub struct ObservedState {
     pub block_bytes: u64,
 }
 
+/// Other stores of a node.
+#[derive(Clone, Debug, Default)]
+pub struct OtherStores {
+    /// Those under control.
+    pub stores: Vec<ControlledStore>,
+    /// Those that should be and are not, one line each.
+    pub not_governed: Vec<String>,
+}
+
 /// The store of a node, seen through its socket.
 pub struct ObservedStore {
     client: Client,
@@ -95,16 +104,18 @@ impl ObservedStore {
     /// # Errors
     ///
     /// As the node says, or `TimedOut`.
-    pub fn others(&self) -> Result<Vec<ControlledStore>> {
+    pub fn others(&self) -> Result<OtherStores> {
         if !self.client.is_connected() {
-            return Ok(Vec::new());
+            return Ok(OtherStores::default());
         }
         let status = self.client.control_status(ANSWER_TIMEOUT)?;
+        let not_governed = status.not_governed().map(str::to_owned).collect();
         // What a controller saw that is gone is not so any more.
         let governed = status.lease == LeaseState::Governed.name();
         let stores = status.report.filter(|_| governed).map(|report| report.stores);
         let is_other = |store: &ControlledStore| store.name != OWN_STORE && !store.failed;
-        Ok(stores.into_iter().flatten().filter(is_other).collect())
+        let stores = stores.into_iter().flatten().filter(is_other).collect();
+        Ok(OtherStores { stores, not_governed })
     }
 
     /// Connects to the node, where it answers.

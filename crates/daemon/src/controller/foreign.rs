@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tidepool_control::actuator::Actuator;
 use tidepool_foreign_stores::{LateStore, Siblings, StoreConfiguration, read_stores};
 use tidepool_proto::Result;
+use tidepool_proto::control::NOT_GOVERNED;
 
 /// Checks the file.
 pub fn check(file: &Path) -> Result<()> {
@@ -26,7 +27,7 @@ pub fn open(
     let start = |configuration| match LateStore::start(configuration, &siblings) {
         Ok(store) => Some(store),
         Err(error) => {
-            notes.push(format!("a store is not governed: {error}"));
+            notes.push(format!("a store is {NOT_GOVERNED} {error}"));
             None
         }
     };
@@ -42,8 +43,9 @@ pub fn open(
 fn configured(file: Option<&Path>, notes: &mut Vec<String>) -> Vec<StoreConfiguration> {
     let read = file.map(read_stores).transpose();
     read.unwrap_or_else(|error| {
-        tracing::error!("other stores are not governed: {error}");
-        notes.push(format!("other stores are not governed: {error}"));
+        let note = format!("other stores are {NOT_GOVERNED} {error}");
+        tracing::error!("{note}");
+        notes.push(note);
         None
     })
     .unwrap_or_default()

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -19,6 +19,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 /// Of what it says beside its answers, only the end is kept.
 const SAID_LINES_MAX: usize = 20;
 const SAID_LINE_BYTES_MAX: usize = 300;
+/// No answer is as long. Whoever says more in a line says something else.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// Answers that nobody asked for yet; a program with more has to wait.
+const ANSWERS_MAX: usize = 64;
 /// Its last words come by a pipe of their own.
 const LAST_WORDS_TIME: Duration = Duration::from_millis(500);
 
@@ -48,6 +52,16 @@ struct Life {
     /// Its errors were read to their end.
     is_told: AtomicBool,
     said: Mutex<VecDeque<String>>,
+}
+
+impl Life {
+    fn say(&self, text: String) {
+        let mut said = self.said.lock();
+        if said.len() == SAID_LINES_MAX {
+            said.pop_front();
+        }
+        said.push_back(text);
+    }
 }
 
 impl Running {
@@ -126,7 +140,7 @@ fn live(command: &[String], life: &Arc<Life>, started: &Sender<Started>) {
     else {
         return;
     };
-    let (lines, of_caller) = channel();
+    let (lines, of_caller) = sync_channel(ANSWERS_MAX);
     let process = Pid::from_raw(child.id() as i32).ok_or_else(|| std::io::Error::other("no id"));
     let process = process.and_then(|id| Ok(pidfd_open(id, PidfdFlags::empty())?));
     let failed = process.is_err();
@@ -137,13 +151,7 @@ fn live(command: &[String], life: &Arc<Life>, started: &Sender<Started>) {
     let listening = std::thread::Builder::new()
         .name("java-errors".into())
         .spawn(move || listen(errors, &of_errors));
-    for line in BufReader::new(output).lines() {
-        // Nobody hears it any more.
-        let Ok(line) = line else { break };
-        if lines.send(line).is_err() {
-            break;
-        }
-    }
+    hand_on(&mut BufReader::new(output), &lines, life);
     life.is_over.store(true, Ordering::Release);
     let _ = child.kill();
     let _ = child.wait();
@@ -169,19 +177,91 @@ fn spawn(command: &[String]) -> std::io::Result<Child> {
     Ok(child)
 }
 
+/// Hands on its answers until it ends, says what no program of ours says, or nobody hears it.
+fn hand_on(output: &mut impl BufRead, lines: &SyncSender<String>, life: &Life) {
+    let mut line = Vec::new();
+    while let Ok(Some(bytes)) = read_line(output, &mut line, ANSWER_BYTES_MAX) {
+        if bytes > ANSWER_BYTES_MAX {
+            return life.say(format!("it said a line of {bytes} bytes, which is no answer"));
+        }
+        let Ok(text) = str::from_utf8(&line) else {
+            return life.say("it said a line that is no text".to_owned());
+        };
+        if lines.send(text.trim_end_matches('\r').to_owned()).is_err() {
+            return;
+        }
+    }
+}
+
 fn listen(errors: impl Read, life: &Life) {
     let mut errors = BufReader::new(errors);
     let mut line = Vec::new();
-    while errors.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
-        line.truncate(SAID_LINE_BYTES_MAX);
+    while let Ok(Some(_)) = read_line(&mut errors, &mut line, SAID_LINE_BYTES_MAX) {
         let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-        let mut said = life.said.lock();
-        if said.len() == SAID_LINES_MAX {
-            said.pop_front();
-        }
         tracing::debug!("a Java program says: {text}");
-        said.push_back(text);
-        line.clear();
+        life.say(text);
     }
     life.is_told.store(true, Ordering::Release);
+}
+
+/// Reads a line into `line`, of which no more than so many bytes are kept: one that never ends
+/// costs no memory. Returns how long it is without its end, and nothing where all is read.
+fn read_line(
+    from: &mut impl BufRead,
+    line: &mut Vec<u8>,
+    bytes_max: usize,
+) -> std::io::Result<Option<usize>> {
+    line.clear();
+    let (mut bytes, mut is_any) = (0, false);
+    loop {
+        let came = match from.fill_buf() {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            came => came?,
+        };
+        if came.is_empty() {
+            return Ok(is_any.then_some(bytes));
+        }
+        is_any = true;
+        let end = came.iter().position(|byte| *byte == b'\n');
+        let part = &came[..end.unwrap_or(came.len())];
+        line.extend_from_slice(&part[..part.len().min(bytes_max - line.len())]);
+        bytes += part.len();
+        let used = part.len() + usize::from(end.is_some());
+        from.consume(used);
+        if end.is_some() {
+            return Ok(Some(bytes));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_line_no_more_is_kept_than_it_may_have() {
+        let text = b"ab\n\nabcdef\r\nabcdefgh\nend";
+        // As it comes from a pipe: in parts that end anywhere.
+        let mut from = BufReader::with_capacity(3, &text[..]);
+        let mut line = Vec::new();
+        let mut next = || {
+            let bytes = read_line(&mut from, &mut line, 4).unwrap();
+            bytes.map(|bytes| (bytes, String::from_utf8(line.clone()).unwrap()))
+        };
+        let read: Vec<_> = std::iter::from_fn(&mut next).collect();
+        let expected = [(2, "ab"), (0, ""), (7, "abcd"), (8, "abcd"), (3, "end")];
+        assert_eq!(read, expected.map(|(bytes, text)| (bytes, text.to_owned())));
+    }
+
+    #[test]
+    fn a_line_that_never_ends_is_no_answer_and_costs_no_memory() {
+        let (lines, of_caller) = sync_channel(ANSWERS_MAX);
+        let life = Life::default();
+        let endless = std::io::repeat(b'x').take(100 * ANSWER_BYTES_MAX as u64);
+        let mut output = BufReader::new(b"1 done 5\n".chain(endless));
+        hand_on(&mut output, &lines, &life);
+        drop(lines);
+        assert_eq!(of_caller.iter().collect::<Vec<_>>(), ["1 done 5"]);
+        assert!(life.said.lock()[0].contains("no answer"), "{:?}", life.said.lock());
+    }
 }

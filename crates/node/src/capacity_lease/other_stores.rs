@@ -6,12 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tidepool_proto::control::{CeilingLease, CeilingLeased, ControlledStore};
+use tidepool_proto::control::{
+    CeilingLease, CeilingLeased, ControlReport, ControlledStore, ceiling_within,
+};
 use tidepool_proto::control_page::{ControlPage, LeaseState};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use super::{CapacityLease, State};
 use crate::ceiling::Ceiling;
+
+/// Decisions kept for operators.
+const EVENTS_MAX: usize = 64;
 
 /// Ceilings by the names of their stores. None stays behind its lease.
 #[derive(Debug, Default)]
@@ -65,7 +70,7 @@ impl CapacityLease {
         self.shared.changed.notify_all();
         let least = store.capacity_min_bytes.max(store.held_bytes);
         let most = store.capacity_configured_bytes;
-        let ceiling_bytes = request.ceiling_bytes.max(least).min(most);
+        let ceiling_bytes = ceiling_within(request.ceiling_bytes, least, most);
         Ok(CeilingLeased { ceiling_bytes, capacity_bytes: store.capacity_bytes, repeated })
     }
 
@@ -81,6 +86,19 @@ impl CapacityLease {
 }
 
 impl State {
+    /// Keeps a report for operators; whether other stores are not as in the report before.
+    pub(super) fn note(&mut self, report: Option<ControlReport>) -> bool {
+        let Some(mut report) = report else { return false };
+        report.fit();
+        self.events.extend(report.events.drain(..));
+        let surplus = self.events.len().saturating_sub(EVENTS_MAX);
+        self.events.drain(..surplus);
+        let are_as_before =
+            self.report.as_ref().is_some_and(|before| before.others().eq(report.others()));
+        self.report = Some(report);
+        !are_as_before
+    }
+
     /// What the controller that governs says of a store.
     fn governed_store(&self, name: &str) -> Result<ControlledStore> {
         let governed = self.lease.state() == LeaseState::Governed;

@@ -26,6 +26,8 @@ pub const NOTES_PER_MESSAGE_MAX: usize = 4;
 
 /// Name of Tidepool's own store among those of a node.
 pub const OWN_STORE: &str = "tidepool";
+/// What notes of a controller say of stores that it should govern and does not.
+pub const NOT_GOVERNED: &str = "not governed:";
 /// Longest lease of a ceiling: however it came about, it is gone after this.
 pub const CEILING_LEASE_MS_MAX: u64 = 60_000;
 
@@ -278,6 +280,12 @@ impl CeilingLease {
     }
 }
 
+/// What an asked ceiling comes to: never below what the store has for sure or cannot give back, and
+/// never above its configured most, which goes first.
+pub fn ceiling_within(asked_bytes: u64, least_bytes: u64, configured_bytes: u64) -> u64 {
+    asked_bytes.max(least_bytes).min(configured_bytes)
+}
+
 /// The answer to [`CeilingLease`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CeilingLeased {
@@ -431,6 +439,14 @@ impl ControlStatus {
     /// Most bytes that a controller may give the store now.
     pub fn ceiling_in_force_bytes(&self) -> u64 {
         self.leased_ceiling.as_ref().map_or(self.ceiling_bytes, |leased| leased.ceiling_bytes)
+    }
+
+    /// Other stores that should be under control and are not, one line each, by the word of a
+    /// controller that is alive.
+    pub fn not_governed(&self) -> impl Iterator<Item = &str> {
+        let governed = self.lease == crate::control_page::LeaseState::Governed.name();
+        let notes = self.report.as_ref().filter(|_| governed).map(|report| &report.notes);
+        notes.into_iter().flatten().map(String::as_str).filter(|note| note.contains(NOT_GOVERNED))
     }
 
     /// Whether an alarm of [`ALARMS`] is up, by the word of a controller that is alive, or by the

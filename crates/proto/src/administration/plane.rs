@@ -17,6 +17,14 @@ pub struct AgentStatus {
     pub node: String,
     /// Brokers that it was told of.
     pub kafka: String,
+    /// Milliseconds between two samples.
+    pub interval_ms: u64,
+    /// Samples in a message at most, as asked for; fewer while something moves.
+    pub batch: u64,
+    /// The same as the lease of the ceiling that holds allows it.
+    pub batch_in_force: u64,
+    /// What the node should govern and does not, one line each.
+    pub degraded: Vec<String>,
     /// Why the node is not seen; absent where it is.
     pub node_trouble: Option<Trouble>,
     /// Why samples do not reach Kafka; absent where the last ones did.
