@@ -16,6 +16,7 @@ pub mod meminfo;
 pub mod others;
 pub mod partition;
 mod properties;
+pub mod rhythm;
 pub mod sample;
 mod samples;
 mod shared;
