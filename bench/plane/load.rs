@@ -50,7 +50,7 @@ pub struct LoadOptions {
     interval_ms: u64,
     /// Samples in a message, while nothing moves.
     #[arg(long)]
-    batch: usize,
+    batch: u64,
     /// Of a hundred nodes so many go as the traces do.
     #[arg(long)]
     moving: u32,
@@ -78,6 +78,8 @@ struct Figures {
 /// What the two threads of a node share.
 struct Shared {
     capacity_bytes: AtomicU64,
+    /// When the last ceiling came, and for how long it holds.
+    lease: Mutex<Option<(Instant, u64)>>,
     /// Number of a sample, when it was taken, and when it was sent.
     times: Mutex<VecDeque<(u64, Instant, Instant)>>,
 }
@@ -138,6 +140,7 @@ fn start(
     let trace = traces.get(number as usize % traces.len().max(1)).filter(|_| moves);
     let shared = Arc::new(Shared {
         capacity_bytes: AtomicU64::new(STORE_BYTES),
+        lease: Mutex::new(None),
         times: Mutex::new(VecDeque::with_capacity(KEPT)),
     });
     let node = format!("node{number}");
@@ -173,7 +176,9 @@ impl Shared {
         let ceiling: Value = serde_json::from_slice(message)?;
         let number = ceiling["sample_number"].as_u64().context("no number")?;
         let bytes = ceiling["stores"][0]["ceiling_bytes"].as_u64().context("no ceiling")?;
+        let lease_ms = ceiling["lease_ms"].as_u64().context("no lease")?;
         self.capacity_bytes.store(bytes, Ordering::Relaxed);
+        *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, lease_ms));
         figures.count(&figures.ceilings, 1);
         let times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((_, taken, sent)) = times.iter().find(|it| it.0 == number).copied() else {
@@ -187,6 +192,14 @@ impl Shared {
             }
         }
         Ok(())
+    }
+}
+
+impl Shared {
+    /// Lease of the ceiling that holds.
+    fn lease_ms(&self) -> Option<u64> {
+        let (since, lease_ms) = (*self.lease.lock().unwrap_or_else(PoisonError::into_inner))?;
+        (since.elapsed() < Duration::from_millis(lease_ms)).then_some(lease_ms)
     }
 }
 
@@ -207,6 +220,7 @@ impl Sender {
         let part = f64::from(self.number) / f64::from(self.options.nodes);
         let lag = interval.mul_f64(self.options.batch as f64 * part);
         std::thread::sleep(lag);
+        let rhythm = Rhythm::new(self.options.interval_ms, None, Some(self.options.batch))?;
         let mut connection = Connection::open(&self.options.kafka)?;
         let partition = (self.number % self.options.partitions[0]) as i32;
         let mut writer = SampleWriter::new(&Origin {
@@ -216,8 +230,6 @@ impl Sender {
             start: format!("start{}", wall_clock_ns()),
             step_ms: self.options.interval_ms,
         });
-        let LoadOptions { interval_ms, batch, .. } = self.options;
-        let rhythm = Rhythm { interval_ms, readings: 1, batch: batch as u64 };
         let (began, mut next) = (Instant::now(), Instant::now());
         let (mut waiting, mut taken, mut last) = (Vec::new(), Vec::new(), Sample::default());
         for number in 1.. {
@@ -226,8 +238,8 @@ impl Sender {
             let sample = self.sample(number, began.elapsed().as_secs_f64() + part * 60.0);
             waiting.push(sample.clone());
             taken.push(Instant::now());
-            let most = rhythm.message_samples(sample.movement(&last), None);
-            if waiting.len() as u64 >= most {
+            let movement = sample.movement(&last);
+            if waiting.len() as u64 >= rhythm.message_samples(movement, self.shared.lease_ms()) {
                 self.remember(&waiting, &taken);
                 connection.produce(SAMPLES, partition, &self.node, writer.message(&waiting))?;
                 self.figures.count(&self.figures.messages, 1);

@@ -176,7 +176,7 @@ fn address(plan: &Plan) -> Result<String> {
 fn broker() -> Result<Java> {
     let project = artifacts::project("kafka")?;
     let jar = project.jar.display().to_string();
-    Ok(Java::new(java::class_path(&[&jar, &project.dependencies]), "192m").light())
+    Ok(Java::new(java::class_path(&[&jar, &project.dependencies]), "192m").light().logged())
 }
 
 /// Lays out the broker's data, the first time.
@@ -197,7 +197,7 @@ fn format(plan: &Plan, node: &Node) -> Result<()> {
 fn job(plan: &Plan, node: &Node) -> Result<Part> {
     let flink = artifacts::project("flink")?;
     let jar = jar(plan).display().to_string();
-    let java = Java::new(java::class_path(&[&jar, &flink.dependencies]), "256m").light();
+    let java = Java::new(java::class_path(&[&jar, &flink.dependencies]), "256m").light().logged();
     let (address, checkpoints) = (address(plan)?, plan.files(node).join("checkpoints"));
     let checkpoints = checkpoints.display().to_string();
     let mut words = vec!["--kafka", &address, "--cluster", &plan.name];

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use super::daemon::last_lines;
 use crate::cleanup::{self, Guard};
-use crate::process;
+use crate::{environment, process};
 
 /// What Java 17 keeps closed and Hadoop, Spark and Alluxio reach into.
 const OPENED: [&str; 13] = [
@@ -83,6 +83,14 @@ impl Java {
     pub fn steady(mut self) -> Self {
         self.options.retain(|option| !option.starts_with("-XX:TieredStopAtLevel"));
         self
+    }
+
+    /// For programs that log by reload4j and bring no settings of it: warnings and errors go to
+    /// their output.
+    #[must_use]
+    pub fn logged(self) -> Self {
+        let file = environment::checkout().join("acceptance/src/jvm/log4j.properties");
+        self.property("log4j.configuration", format!("file:{}", file.display()))
     }
 
     /// With another heap.

@@ -63,7 +63,7 @@ impl Kafka {
         write_secret(&store, both.as_bytes())?;
         let settings = directory.path().join("server.properties");
         std::fs::write(&settings, text(ports, &store, &directory.path().join("data")))?;
-        let java = Java::new(class_path, "192m").light();
+        let java = Java::new(class_path, "192m").light().logged();
         let file = settings.display().to_string();
         let arguments = ["format", "-t", CLUSTER_ID, "-c", &file];
         java.run(STORAGE_TOOL, &arguments, &logs.join("kafka-format.log"))?;

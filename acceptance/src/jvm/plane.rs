@@ -24,7 +24,7 @@ impl Plane {
         let flink = artifacts::project("flink")?;
         let jar = artifacts::plane_jar()?.display().to_string();
         let class_path = java::class_path(&[&jar, &flink.dependencies]);
-        let java = Java::new(class_path, "256m").light();
+        let java = Java::new(class_path, "256m").light().logged();
         Ok(Plane { java, arguments, logs: logs.to_owned(), starts: 0, job: None })
     }
 

@@ -29,11 +29,11 @@ const TRACES: [&str; 5] = [
 pub struct Case {
     nodes: u32,
     interval_ms: u64,
-    /// Samples in a message while nothing moves.
+    /// Samples in a message while nothing moves, as an agent's `--batch`.
     batch: u32,
     policy: &'static str,
-    /// The job takes and sends together what comes within this time: Kafka costs by the request.
-    together_ms: u64,
+    /// The job takes together what comes within this time: Kafka costs by the request.
+    gather_ms: u64,
     /// How long a ceiling holds; it is sent anew at half of that.
     lease_ms: u64,
     /// Of the topic of ceilings: a node reads those of the others in its own as well.
@@ -43,15 +43,17 @@ pub struct Case {
     paper_cores: Option<f64>,
 }
 
-/// More than comes in the time.
-const FETCH_BYTES: u64 = 1 << 20;
+/// From this time between two samples on they are called summaries.
+const SUMMARY_MS: u64 = 1_000;
 /// As the job has it.
 const LEASE_MS: u64 = 5_000;
+/// As the job has it.
+const GATHER_MS: u64 = 10;
 
 /// 256 nodes, as the paper had them.
 const fn paper(
     interval_ms: u64,
-    together_ms: u64,
+    gather_ms: u64,
     goal_cores: Option<f64>,
     paper_cores: Option<f64>,
 ) -> Case {
@@ -60,40 +62,39 @@ const fn paper(
         interval_ms,
         batch: 10,
         policy: "dynims",
-        together_ms,
+        gather_ms,
         lease_ms: LEASE_MS,
-        partitions: 64,
+        partitions: 256,
         goal_cores,
         paper_cores,
     }
 }
 
-/// 1,000 nodes that send a summary a second.
-const fn summaries(policy: &'static str, together_ms: u64, lease_ms: u64, partitions: u32) -> Case {
+/// 1,000 nodes with a summary a second.
+const fn summaries(policy: &'static str, gather_ms: u64, batch: u32, lease_ms: u64) -> Case {
     Case {
         nodes: 1000,
         interval_ms: 1000,
-        batch: 1,
+        batch,
         policy,
-        together_ms,
+        gather_ms,
         lease_ms,
-        partitions,
+        partitions: 1024,
         goal_cores: Some(0.2),
         paper_cores: None,
     }
 }
 
-/// Those that the goals are of, and beside them ways that cost less.
-pub const CASES: [Case; 9] = [
-    paper(10, 5, None, None),
-    paper(25, 0, Some(1.0), Some(17.3)),
-    paper(25, 5, Some(1.0), Some(17.3)),
+/// Those that the goals are of, and beside them ways that cost more or less.
+pub const CASES: [Case; 8] = [
+    paper(10, GATHER_MS, None, None),
+    paper(25, GATHER_MS, Some(1.0), Some(17.3)),
     paper(100, 0, Some(0.5), Some(4.8)),
-    paper(100, 5, Some(0.5), Some(4.8)),
-    summaries("dynims", 5, LEASE_MS, 64),
-    summaries("dynims", 100, 20_000, 256),
-    summaries("follow", 5, LEASE_MS, 64),
-    summaries("follow", 100, LEASE_MS, 64),
+    paper(100, GATHER_MS, Some(0.5), Some(4.8)),
+    summaries("dynims", GATHER_MS, 1, LEASE_MS),
+    summaries("dynims", 100, 5, 20_000),
+    summaries("follow", 100, 1, LEASE_MS),
+    summaries("follow", 100, 5, LEASE_MS),
 ];
 
 /// What one round gave.
@@ -111,7 +112,7 @@ pub fn run(bench: &Bench, case: &Case) -> Result<Vec<Row>> {
     let nodes = bench.scale.nodes.unwrap_or(case.nodes);
     let paper_cores = case.paper_cores.filter(|_| nodes == case.nodes);
     let case = Case { nodes, paper_cores, ..*case };
-    let what = if case.batch == 1 {
+    let what = if case.interval_ms >= SUMMARY_MS {
         format!("{} nodes with {} ms summaries", case.nodes, case.interval_ms)
     } else {
         format!("{} nodes at {} ms", case.nodes, case.interval_ms)
@@ -154,21 +155,18 @@ impl Case {
     /// What is not as it is by itself.
     fn how(&self) -> String {
         let mut how = String::new();
-        if self.together_ms > 0 {
-            how.push_str(&format!(", {} ms together", self.together_ms));
+        match self.gather_ms {
+            0 => how.push_str(", each at once"),
+            GATHER_MS => {}
+            gather_ms => how.push_str(&format!(", {gather_ms} ms together")),
+        }
+        if self.interval_ms >= SUMMARY_MS && self.batch > 1 {
+            how.push_str(&format!(", {} in a message at rest", self.batch));
         }
         if self.lease_ms != LEASE_MS {
             how.push_str(&format!(", leases of {} s", self.lease_ms / 1000));
         }
         how
-    }
-
-    /// Properties of Kafka's clients in the job; none as it is by itself.
-    fn properties(&self) -> Option<String> {
-        let ms = self.together_ms;
-        let text =
-            format!("linger.ms={ms}\nfetch.min.bytes={FETCH_BYTES}\nfetch.max.wait.ms={ms}\n");
-        (ms > 0).then_some(text)
     }
 }
 
@@ -190,13 +188,10 @@ impl Seen {
 fn round(bench: &Bench, case: &Case) -> Result<Seen> {
     let mut site = Site::start(case.partitions)?;
     let interval = case.interval_ms.to_string();
-    let lease = case.lease_ms.to_string();
-    let arguments = ["--policy", case.policy, "--interval-ms", &interval, "--lease-ms", &lease];
-    let mut arguments = arguments.map(str::to_owned).to_vec();
-    if let Some(properties) = case.properties() {
-        arguments.extend(["--kafka-properties".to_owned(), site.file("together", &properties)?]);
-    }
-    site.start_job(&arguments)?;
+    let [lease, gather] = [case.lease_ms, case.gather_ms].map(|ms| ms.to_string());
+    let mut arguments = vec!["--policy", case.policy, "--interval-ms", &interval];
+    arguments.extend(["--lease-ms", &lease, "--gather-ms", &gather]);
+    site.start_job(&arguments.into_iter().map(str::to_owned).collect::<Vec<_>>())?;
     let mut command = player(&site, "load")?;
     command.args(["--nodes", &case.nodes.to_string(), "--interval-ms", &interval]);
     command.args(["--batch", &case.batch.to_string(), "--moving", &MOVING.to_string()]);

@@ -46,6 +46,8 @@ final class Options implements Serializable {
               --max-all-jobs N             jobs of all nodes together [20000]
               --max-stores N               stores of a node [16]
               --parallelism N              instances of each function [1]
+              --gather-ms N                time in which samples gather before they are taken
+                                           together; 0 takes each at once [10]
               --buffer-timeout-ms N        time that Flink may hold messages back [0]
               --checkpoints URI            directory of checkpoints [none: kept in memory]
               --checkpoint-interval-ms N   time between two [1000]
@@ -55,6 +57,7 @@ final class Options implements Serializable {
     private static final long serialVersionUID = 1;
     private static final double MOST_GAIN = 100;
     private static final long MOST_MS = 3_600_000;
+    private static final long MOST_GATHER_MS = 1000;
 
     final String kafka;
     final HashMap<String, String> kafkaProperties = new HashMap<>();
@@ -82,6 +85,7 @@ final class Options implements Serializable {
     final int maxAllJobs;
     final int maxStores;
     final int parallelism;
+    final long gatherMs;
     final long bufferTimeoutMs;
     final String checkpoints;
     final long checkpointIntervalMs;
@@ -123,6 +127,7 @@ final class Options implements Serializable {
         maxAllJobs = (int) words.whole("max-all-jobs", 20_000, 0, 10_000_000);
         maxStores = (int) words.whole("max-stores", 16, 1, 1000);
         parallelism = (int) words.whole("parallelism", 1, 1, 1000);
+        gatherMs = words.whole("gather-ms", 10, 0, MOST_GATHER_MS);
         bufferTimeoutMs = words.whole("buffer-timeout-ms", 0, 0, MOST_MS);
         checkpoints = words.text("checkpoints", "");
         checkpointIntervalMs = words.whole("checkpoint-interval-ms", 1000, 10, MOST_MS);

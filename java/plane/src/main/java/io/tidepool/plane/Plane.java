@@ -6,6 +6,7 @@ import java.util.Map;
 import java.util.Properties;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.typeinfo.Types;
+import org.apache.flink.api.java.functions.KeySelector;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.connector.base.DeliveryGuarantee;
 import org.apache.flink.connector.kafka.sink.KafkaRecordSerializationSchema;
@@ -13,6 +14,8 @@ import org.apache.flink.connector.kafka.sink.KafkaSink;
 import org.apache.flink.connector.kafka.source.KafkaSource;
 import org.apache.flink.connector.kafka.source.enumerator.initializer.OffsetsInitializer;
 import org.apache.flink.streaming.api.datastream.DataStream;
+import org.apache.flink.streaming.api.datastream.DataStreamUtils;
+import org.apache.flink.streaming.api.datastream.KeyedStream;
 import org.apache.flink.streaming.api.datastream.SingleOutputStreamOperator;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 
@@ -26,6 +29,10 @@ public final class Plane {
     private static final int BAD_USAGE = 2;
     /** Time between two looks for new partitions. */
     private static final String DISCOVERY_MS = "30000";
+    /** More than comes in the time of gathering: a message has a kilobyte or two. */
+    private static final String GATHER_BYTES = Integer.toString(1 << 20);
+    /** Longer than the answers to samples take that came together. */
+    private static final long LINGER_MS = 2;
 
     private Plane() {
     }
@@ -63,29 +70,42 @@ public final class Plane {
         new SecureRandom().nextBytes(id);
         String newPlane = HexFormat.of().formatHex(id);
 
+        boolean single = options.parallelism == 1;
+        boolean hasCollectd = !options.collectdTopic.isEmpty();
         DataStream<Reading> readings = source(environment, options, options.samplesTopic,
                 MessageFormat.ofAgents(options), "samples");
-        if (!options.collectdTopic.isEmpty()) {
+        if (hasCollectd) {
             readings = readings.union(source(environment, options, options.collectdTopic,
                     MessageFormat.ofCollectd(options), "collectd"));
         }
-        SingleOutputStreamOperator<Ceiling> nodes = readings.keyBy(Reading::key, Types.STRING)
+        SingleOutputStreamOperator<Ceiling> nodes = keyed(readings, Reading::key, single && !hasCollectd)
                 .process(new NodeFunction(options, newPlane)).name("nodes").uid("nodes");
         DataStream<Ceiling> ceilings = nodes;
         DataStream<Report> reports = nodes.getSideOutput(NodeFunction.REPORTS);
-        if (options.policy == PolicyName.FAIR) {
-            SingleOutputStreamOperator<Ceiling> sites = nodes.getSideOutput(NodeFunction.TAKEN)
-                    .keyBy(sample -> sample.cluster, Types.STRING)
+        boolean isFair = options.policy == PolicyName.FAIR;
+        if (isFair) {
+            DataStream<Reading> taken = nodes.getSideOutput(NodeFunction.TAKEN);
+            SingleOutputStreamOperator<Ceiling> sites = keyed(taken, it -> it.cluster, single)
                     .process(new SiteFunction(options, newPlane)).name("sites").uid("sites");
             ceilings = sites;
             reports = reports.union(sites.getSideOutput(NodeFunction.REPORTS));
         }
         ceilings.sinkTo(sink(options, new CeilingFormat(options.ceilingsTopic)))
                 .name("ceilings").uid("ceilings");
-        reports.keyBy(report -> "", Types.STRING)
+        keyed(reports, report -> "", single && !isFair)
                 .process(new SummaryFunction(options.policy)).name("sums").uid("sums").setParallelism(1)
                 .sinkTo(sink(options, new SummaryFormat(options.summariesTopic)))
                 .name("summaries").uid("summaries").setParallelism(1);
+    }
+
+    /**
+     * A stream by key. Where one instance does all, and one stream comes, both sides stay one thread:
+     * a message that goes to another one is written, read, and wakes it.
+     */
+    private static <T> KeyedStream<T, String> keyed(DataStream<T> stream,
+            KeySelector<T, String> key, boolean inOneThread) {
+        return inOneThread ? DataStreamUtils.reinterpretAsKeyedStream(stream, key, Types.STRING)
+                : stream.keyBy(key, Types.STRING);
     }
 
     private static DataStream<Reading> source(StreamExecutionEnvironment environment,
@@ -97,6 +117,12 @@ public final class Plane {
 
     static KafkaSource<Reading> kafka(Options options, String topic, MessageFormat format,
             String name) {
+        Properties gather = new Properties();
+        if (options.gatherMs > 0) {
+            // The broker answers when the time is over: one request for all that came in it.
+            gather.setProperty("fetch.min.bytes", GATHER_BYTES);
+            gather.setProperty("fetch.max.wait.ms", Long.toString(options.gatherMs));
+        }
         return KafkaSource.<Reading>builder()
                 .setBootstrapServers(options.kafka)
                 .setTopics(topic)
@@ -108,6 +134,7 @@ public final class Plane {
                 // Partitions that are new since the start are read from their beginning.
                 .setProperty("partition.discovery.interval.ms", DISCOVERY_MS)
                 .setProperty("commit.offsets.on.checkpoint", "false")
+                .setProperties(gather)
                 .setProperties(properties(options))
                 .build();
     }
@@ -115,7 +142,8 @@ public final class Plane {
     private static <T> KafkaSink<T> sink(Options options,
             KafkaRecordSerializationSchema<T> format) {
         Properties properties = new Properties();
-        properties.setProperty("linger.ms", "0");
+        properties.setProperty("linger.ms",
+                Long.toString(Math.min(options.gatherMs, LINGER_MS)));
         properties.setProperty("acks", "1");
         properties.setProperty("enable.idempotence", "false");
         properties.putAll(properties(options));

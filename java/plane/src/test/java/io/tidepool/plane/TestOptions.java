@@ -78,15 +78,54 @@ public class TestOptions {
         }
     }
 
-    @Test
-    public void newPartitionsAreLookedFor() throws Exception {
-        Options options = Samples.options();
+    private static Configuration sourceSettings(String... arguments) throws Exception {
+        Options options = Samples.options(arguments);
         KafkaSource<Reading> source =
                 Plane.kafka(options, "topic", MessageFormat.ofAgents(options), "name");
         Method settings = KafkaSource.class.getDeclaredMethod("getConfiguration");
         settings.setAccessible(true);
-        assertThat(((Configuration) settings.invoke(source))
-                .getString("partition.discovery.interval.ms", "")).isEqualTo("30000");
+        return (Configuration) settings.invoke(source);
+    }
+
+    @Test
+    public void newPartitionsAreLookedFor() throws Exception {
+        assertThat(sourceSettings().getString("partition.discovery.interval.ms", ""))
+                .isEqualTo("30000");
+    }
+
+    @Test
+    public void samplesGatherForAsLongAsTheyMay() throws Exception {
+        assertThat(sourceSettings().getString("fetch.max.wait.ms", "")).isEqualTo("10");
+        assertThat(sourceSettings("--gather-ms", "70").getString("fetch.max.wait.ms", ""))
+                .isEqualTo("70");
+        assertThat(sourceSettings("--gather-ms", "70").getString("fetch.min.bytes", ""))
+                .as("more than comes").isEqualTo("1048576");
+        assertThat(sourceSettings("--gather-ms", "0").toMap())
+                .as("each at once").doesNotContainKeys("fetch.min.bytes", "fetch.max.wait.ms");
+        Path file = folder.newFile().toPath();
+        Files.write(file, List.of("fetch.max.wait.ms=3"));
+        assertThat(sourceSettings("--kafka-properties", file.toString())
+                .getString("fetch.max.wait.ms", "")).as("who says it himself").isEqualTo("3");
+        refused("--gather-ms 1001", "--kafka", "x", "--gather-ms", "1001");
+    }
+
+    private static int threads(String... arguments) {
+        Options options = Samples.options(arguments);
+        StreamExecutionEnvironment environment =
+                StreamExecutionEnvironment.getExecutionEnvironment(Settings.of(options));
+        Plane.build(environment, options);
+        return environment.getStreamGraph().getJobGraph().getNumberOfVertices();
+    }
+
+    @Test
+    public void oneInstanceHandsNothingFromThreadToThread() {
+        assertThat(threads("--policy", "dynims")).isEqualTo(1);
+        assertThat(threads("--policy", "follow")).isEqualTo(1);
+        assertThat(threads("--policy", "fair")).as("sums of two streams").isEqualTo(2);
+        // Two sources, and samples that have to find the instance of their node.
+        String[] collectd = {"--collectd-topic", "collectd", "--max-bytes", "1"};
+        assertThat(threads(collectd)).isEqualTo(3);
+        assertThat(threads("--parallelism", "2")).isEqualTo(3);
     }
 
     @Test
