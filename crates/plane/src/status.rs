@@ -12,7 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use tidepool_cli::facts::Facts;
-use tidepool_proto::plane::{AgentStatus, FollowedCeiling, StoreCeiling, Trouble};
+use tidepool_proto::plane::{
+    AgentStatus, FollowedCeiling, StoreAboveCeiling, StoreCeiling, Trouble,
+};
 use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_terminal::exit::Outcome;
 use tidepool_terminal::output::{self, Colour, coloured, count, duration, size};
@@ -203,6 +205,9 @@ fn print(status: &AgentStatus) {
         ("ceilings", ceilings(status)),
     ];
     rows.push(("ceiling", status.followed.as_ref().map_or("none".to_owned(), followed)));
+    for above in &status.above_ceiling {
+        rows.push(("above it", coloured(&above_ceiling(above), Colour::Warning)));
+    }
     let troubles = [
         ("node", &status.node_trouble),
         ("samples", &status.samples_trouble),
@@ -215,6 +220,16 @@ fn print(status: &AgentStatus) {
         }
     }
     output::pairs(&rows);
+}
+
+fn above_ceiling(above: &StoreAboveCeiling) -> String {
+    let StoreAboveCeiling { name, .. } = above;
+    let [holds, ceiling, stays] =
+        [above.resident_bytes, above.ceiling_bytes, above.held_bytes].map(size);
+    format!(
+        "{name} holds {holds}, ceiling {ceiling}: {stays} did not go; `tidepool control status` says \
+         what may be why"
+    )
 }
 
 fn ceilings(status: &AgentStatus) -> String {
