@@ -67,8 +67,8 @@ impl Actuator for LeasedStore {
         self.store.name()
     }
 
-    /// Its most is the ceiling where one is leased, and never below its guaranteed part. What cannot
-    /// go now is asked back all the same: it may go later, and no more comes meanwhile.
+    /// Its most is the ceiling where one is leased, and never below its guaranteed part. What
+    /// cannot go now is asked back all the same: it may go later, and no more comes meanwhile.
     fn state(&self) -> Result<StoreState> {
         let mut state = self.store.state()?;
         state.capacity_configured_bytes = state.capacity_max_bytes;
