@@ -69,7 +69,7 @@ impl StoreConfiguration {
     pub(crate) fn keeps(&self) -> &'static str {
         match self {
             StoreConfiguration::Alluxio(_) => {
-                "blocks of files that are not persisted yet, or pinned, and those that are being read"
+                "blocks that are not persisted yet, pinned ones, and those that are being read"
             }
             StoreConfiguration::Hdfs(_) => "what other pools cache, and blocks that are being read",
             StoreConfiguration::PageCache(_) => "dirty pages, and what shares their 2 MiB",

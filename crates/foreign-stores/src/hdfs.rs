@@ -4,7 +4,8 @@
 //! Bytes count when the DataNode has unlocked them: the kernel can then drop them at once. A limit
 //! holds for all DataNodes together, so a pool has to be cached by this one alone; what it caches
 //! for other pools, and what a client still reads from its memory, is reported as held. The limit
-//! lies in the NameNode and outlives all processes, so what it was is noted and put back at the end.
+//! lies in the NameNode and outlives all processes, so what it was is noted and put back at the
+//! end.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -4,7 +4,8 @@
 //!
 //! Its lines are words and numbers (`java/stores`): a command is `NUMBER resize BYTES` or `NUMBER
 //! limit`, its answer `NUMBER done BYTES` or `NUMBER failed KIND TEXT`; the first line is `ready
-//! VERSION` or `refused KIND TEXT`. It ends with its input, so with this process, also when that is killed.
+//! VERSION` or `refused KIND TEXT`. It ends with its input, so with this process, also when that
+//! is killed.
 
 mod running;
 

@@ -227,8 +227,8 @@ fn above_ceiling(above: &StoreAboveCeiling) -> String {
     let [holds, ceiling, stays] =
         [above.resident_bytes, above.ceiling_bytes, above.held_bytes].map(size);
     format!(
-        "{name} holds {holds}, ceiling {ceiling}: {stays} did not go; `tidepool control status` says \
-         what may be why"
+        "{name} holds {holds}, ceiling {ceiling}: {stays} did not go; `tidepool control status` \
+         says what may be why"
     )
 }
 

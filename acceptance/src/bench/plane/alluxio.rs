@@ -84,7 +84,8 @@ pub fn run(bench: &Bench, pfs: Option<&Path>) -> Result<Vec<Row>> {
     };
     let evict_note = "from the ceiling's message until the worker's memory has lost the bytes, \
                       those of the files that were used longest ago";
-    let allocate_note = "from the ceiling's message until the worker has dropped what was reserved; \
+    let allocate_note = "from the ceiling's message until the worker has dropped what was \
+                         reserved; \
                          the files were read into the room again after that";
     Ok(vec![
         row("evict", evicted).note(evict_note).note(load()?),

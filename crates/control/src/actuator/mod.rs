@@ -40,8 +40,8 @@ pub trait Actuator: Send + Sync {
     /// command is harmless.
     fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized>;
 
-    /// What stays in a store of its kind though it is asked back, for operators. Empty where there is
-    /// nothing of that kind.
+    /// What stays in a store of its kind though it is asked back, for operators. Empty where there
+    /// is nothing of that kind.
     fn keeps(&self) -> &'static str {
         ""
     }
