@@ -1,6 +1,7 @@
 //! Alluxio: a master and a worker with a memory tier, over a local directory. A peer to measure
 //! beside; the product does not need it.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -13,6 +14,9 @@ use crate::loop_volume::unmount_hard;
 use crate::process;
 use crate::scratch::Scratch;
 
+/// File of its settings.
+const SETTINGS: &str = "alluxio-site.properties";
+
 /// A running master and worker.
 #[derive(Debug)]
 pub struct Alluxio {
@@ -20,6 +24,8 @@ pub struct Alluxio {
     pub uri: String,
     /// Class path of its client, with the configuration.
     pub class_path: String,
+    /// The memory file system of its worker.
+    pub memory: PathBuf,
     _worker: Daemon,
     _master: Daemon,
     _memory: cleanup::Guard,
@@ -29,6 +35,16 @@ pub struct Alluxio {
 impl Alluxio {
     /// Formats and starts it over `lower`, with `memory_bytes` on a tmpfs of its own (needs root).
     pub fn start(lower: &Path, memory_bytes: u64, logs: &Path) -> Result<Self> {
+        Self::start_with(lower, memory_bytes, &[], logs)
+    }
+
+    /// The same with further settings.
+    pub fn start_with(
+        lower: &Path,
+        memory_bytes: u64,
+        settings: &[&str],
+        logs: &Path,
+    ) -> Result<Self> {
         let project = artifacts::project("alluxio")?;
         std::fs::create_dir_all(logs)?;
         let directory = Scratch::short()?;
@@ -41,6 +57,9 @@ impl Alluxio {
         let guard = cleanup::guard(move || unmount_hard(&mounted));
         let ports: [u16; 4] = free_ports()?;
         configure(directory.path(), lower, &memory, memory_bytes, &ports)?;
+        let file = directory.path().join("conf").join(SETTINGS);
+        let text = settings.iter().map(|setting| format!("{setting}\n")).collect::<String>();
+        std::fs::File::options().append(true).open(&file)?.write_all(text.as_bytes())?;
         let java = machine(&project, directory.path(), logs);
         for kind in ["master", "worker"] {
             let log = logs.join(format!("alluxio-format-{kind}.log"));
@@ -56,11 +75,42 @@ impl Alluxio {
         Ok(Alluxio {
             uri: format!("alluxio://127.0.0.1:{}", ports[0]),
             class_path: java.class_path,
+            memory,
             _worker: worker,
             _master: master,
             _memory: guard,
             _directory: directory,
         })
+    }
+
+    /// Bytes in the memory of the worker.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let facts = rustix::fs::statvfs(&self.memory)?;
+        Ok((facts.f_blocks - facts.f_bfree) * facts.f_frsize)
+    }
+
+    /// Numbers of the blocks in the memory of the worker that are whole.
+    pub fn blocks(&self) -> Result<Vec<u64>> {
+        let mut blocks = Vec::new();
+        for directory in std::fs::read_dir(&self.memory)? {
+            let Ok(entries) = std::fs::read_dir(directory?.path()) else { continue };
+            let names = entries.flatten().map(|entry| entry.file_name());
+            blocks.extend(names.filter_map(|name| name.to_str()?.parse::<u64>().ok()));
+        }
+        Ok(blocks)
+    }
+
+    /// Blocks that clients began to write and have neither committed nor given up.
+    pub fn reservations(&self) -> Result<usize> {
+        let mut count = 0;
+        for directory in std::fs::read_dir(&self.memory)? {
+            let Ok(sessions) = std::fs::read_dir(directory?.path().join(".tmp_blocks")) else {
+                continue;
+            };
+            let sessions = sessions.flatten().filter_map(|it| std::fs::read_dir(it.path()).ok());
+            count += sessions.map(Iterator::count).sum::<usize>();
+        }
+        Ok(count)
     }
 }
 
@@ -118,7 +168,7 @@ fn configure(
          alluxio.master.update.check.enabled=false\n",
         memory = memory.display(),
     );
-    std::fs::write(conf.join("alluxio-site.properties"), text)?;
+    std::fs::write(conf.join(SETTINGS), text)?;
     let logging = "log4j.rootLogger=WARN, A\n\
          log4j.appender.A=org.apache.log4j.ConsoleAppender\n\
          log4j.appender.A.target=System.err\n\

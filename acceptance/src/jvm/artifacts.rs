@@ -105,6 +105,11 @@ pub fn plane_jar() -> Result<PathBuf> {
     Ok(BUILT.get_or_init(|| path).clone())
 }
 
+/// The program by which a node speaks to Alluxio and HDFS.
+pub fn stores_jar() -> Result<PathBuf> {
+    product_jar("stores")
+}
+
 /// Builds `java/NAME`.
 fn product_jar(name: &str) -> Result<PathBuf> {
     let java = environment::checkout().join("java");

@@ -9,7 +9,7 @@ use tidepool_test_authority::{Authority, Files, write_secret};
 
 use super::artifacts;
 use super::daemon::{Daemon, free_ports};
-use super::java::{self, Java};
+use super::java::{self, Dialogue, Java};
 use crate::process;
 use crate::scratch::Scratch;
 
@@ -126,6 +126,14 @@ impl Kafka {
             self.java.clone().heap("64m").run("io.tidepool.examples.Topics", &arguments, &log)?;
         ensure!(ran.text.contains("DONE"), "topics were not made: {}", ran.text);
         Ok(())
+    }
+
+    /// A program that sends each line that it is given as a message with this key.
+    pub fn sender(&self, topic: &str, key: &str) -> Result<Dialogue> {
+        let java = self.java.clone().heap("64m");
+        let address = self.address();
+        let arguments = [address.as_str(), topic, key];
+        java.talk("io.tidepool.examples.Send", &arguments, &self.logs.join("kafka-sender.log"))
     }
 
     /// Sends messages with a key.

@@ -1,7 +1,7 @@
 //! The file of the limits that other stores had before control, beside the lock. A controller that
 //! is killed puts nothing back, so the next one reads here what to put back. The file also has the
 //! limits that the control set; any other was set by an administrator. Limits that could not be put
-//! back stay in it.
+//! back stay in it. A store that was given another name meanwhile is known by its place.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,13 +10,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tidepool_proto::{Error, ErrorKind, Result};
 
 use crate::actuator::{Actuator, LimitBefore};
 use crate::regular_file::read_text;
 
 /// By the name of the store.
-type Limits = BTreeMap<String, LimitBefore>;
+type Limits = BTreeMap<String, Entry>;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry {
+    #[serde(flatten)]
+    before: LimitBefore,
+    /// See [`Actuator::place`].
+    #[serde(default)]
+    place: String,
+}
 
 /// The stores whose limits are to be put back.
 pub struct LimitsFile {
@@ -34,16 +44,18 @@ impl LimitsFile {
     /// they had before and what they are set to. While that cannot be written, no limit is set but
     /// the one that was there before. Call it under the lock, before the first command.
     pub fn begin(path: &Path, stores: &[Arc<dyn Actuator>]) -> LimitsFile {
-        let left = read(path);
+        let mut left = read(path);
+        rename(&mut left, stores);
         let limits = Mutex::new(left.clone());
         let book = Arc::new(Book { path: path.to_owned(), limits });
         for store in stores {
-            let (theirs, name) = (Arc::downgrade(&book), store.name().to_owned());
+            let theirs = Arc::downgrade(&book);
+            let (name, place) = (store.name().to_owned(), store.place());
             store.on_limit(Box::new(move |before| {
-                theirs.upgrade().map_or(Ok(()), |book| book.note(&name, before))
+                theirs.upgrade().map_or(Ok(()), |book| book.note(&name, &place, before))
             }));
-            if let Some(before) = left.get(store.name()) {
-                store.adopt_limit(before.clone());
+            if let Some(entry) = left.get(store.name()) {
+                store.adopt_limit(entry.before.clone());
             }
         }
         LimitsFile { book, stores: stores.to_vec() }
@@ -95,16 +107,18 @@ impl LimitsFile {
 /// Stores whose limits were not put back, with the limit that each had before, by the file at
 /// `path`. A server that has ended is none of them.
 pub fn limits_left(path: &Path) -> Vec<(String, u64)> {
-    let runs = |before: &LimitBefore| Path::new(&format!("/proc/{}", before.process_id)).exists();
-    let left = read(path).into_iter().filter(|(_, before)| runs(before));
-    left.map(|(name, before)| (name, before.limit_bytes)).collect()
+    let is_there = |before: &LimitBefore| {
+        before.process_id == 0 || Path::new(&format!("/proc/{}", before.process_id)).exists()
+    };
+    let left = read(path).into_iter().filter(|(_, entry)| is_there(&entry.before));
+    left.map(|(name, entry)| (name, entry.before.limit_bytes)).collect()
 }
 
 impl Book {
     /// Where this fails the file and what is known of it stay as they were.
-    fn note(&self, name: &str, before: &LimitBefore) -> Result<()> {
+    fn note(&self, name: &str, place: &str, before: &LimitBefore) -> Result<()> {
         let mut limits = self.limits.lock();
-        let known = limits.get(name);
+        let known = limits.get(name).map(|entry| &entry.before);
         let is_set = !before.set_bytes.is_empty();
         if known == Some(before) || known.is_none() && !is_set {
             return Ok(());
@@ -116,7 +130,8 @@ impl Book {
         });
         let mut changed = limits.clone();
         match is_set {
-            true => changed.insert(name.to_owned(), before.clone()),
+            true => changed
+                .insert(name.to_owned(), Entry { before: before.clone(), place: place.to_owned() }),
             false => changed.remove(name),
         };
         let written = self.write(&changed, lasts);
@@ -173,6 +188,22 @@ impl Book {
     }
 }
 
+/// Gives entries without a store of their name to stores at their place.
+fn rename(limits: &mut Limits, stores: &[Arc<dyn Actuator>]) {
+    for store in stores.iter().filter(|store| !store.place().is_empty()) {
+        if limits.contains_key(store.name()) {
+            continue;
+        }
+        let (place, is_named) = (store.place(), |name| stores.iter().any(|it| it.name() == name));
+        let mut others = limits.iter().filter(|(name, _)| !is_named(name.as_str()));
+        let Some((name, _)) = others.find(|(_, entry)| entry.place == place) else { continue };
+        let name = name.clone();
+        if let Some(entry) = limits.remove(&name) {
+            limits.insert(store.name().to_owned(), entry);
+        }
+    }
+}
+
 /// What is left of a controller that was killed; nothing where the file makes no sense.
 fn read(path: &Path) -> Limits {
     let text = read_text(path).unwrap_or_default();
@@ -191,6 +222,7 @@ mod tests {
     #[derive(Default)]
     struct Server {
         name: &'static str,
+        place: &'static str,
         before: Mutex<LimitBefore>,
         limit_bytes: Mutex<u64>,
         witness: Mutex<Option<LimitWitness>>,
@@ -208,6 +240,10 @@ mod tests {
     impl Actuator for Server {
         fn name(&self) -> &str {
             self.name
+        }
+
+        fn place(&self) -> String {
+            self.place.to_owned()
         }
 
         fn state(&self) -> Result<StoreState> {
@@ -262,15 +298,48 @@ mod tests {
         let file = begin(&path, &[&killed]);
         assert!(!path.exists(), "nothing is set, and nothing to put back");
         killed.resize(20, Duration::ZERO).unwrap();
-        assert_eq!(read(&path)["a"].set_bytes, [20]);
+        assert_eq!(read(&path)["a"].before.set_bytes, [20]);
         killed.before.lock().limit_bytes = 300;
         killed.resize(30, Duration::ZERO).unwrap();
-        assert_eq!(read(&path)["a"].limit_bytes, 300, "written again when it changes");
+        assert_eq!(read(&path)["a"].before.limit_bytes, 300, "written again when it changes");
         drop(file);
         let next = server("a", 30, false);
         assert!(begin(&path, &[&next]).put_back().is_empty());
         assert_eq!(*next.limit_bytes.lock(), 300);
         assert!(!path.exists(), "nothing is left to put back");
+    }
+
+    #[test]
+    fn a_store_with_another_name_gets_its_own_limit_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("limits");
+        let at = |name, place, limit_bytes| {
+            let server = Arc::into_inner(server(name, limit_bytes, false)).unwrap();
+            Arc::new(Server { place, ..server })
+        };
+        let killed = [at("a", "here", 100), at("b", "there", 200)];
+        let file = begin(&path, &[&killed[0], &killed[1]]);
+        killed.iter().for_each(|server| _ = server.resize(20, Duration::ZERO).unwrap());
+        drop(file);
+        // `a` goes by another name.
+        let next = [at("c", "here", 20), at("b", "there", 20)];
+        assert!(begin(&path, &[&next[0], &next[1]]).put_back().is_empty());
+        assert_eq!(next.each_ref().map(|server| *server.limit_bytes.lock()), [100, 200]);
+        assert!(!path.exists(), "nothing is left under the old name");
+    }
+
+    #[test]
+    fn a_limit_that_is_no_processs_is_left_until_it_is_put_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("limits");
+        for (process_id, is_left) in [(0, true), (u32::MAX, false)] {
+            let text = format!(
+                "{{\"warm\": {{\"process_id\": {process_id}, \"limit_bytes\": 400, \
+                 \"set_bytes\": [3]}}}}"
+            );
+            fs::write(&path, text).unwrap();
+            assert_eq!(!limits_left(&path).is_empty(), is_left);
+        }
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub struct StoreReport {
     pub failed_commands: u64,
     /// Times at which the capacity was another than the one asked for: something else sets it too.
     pub foreign_changes: u64,
+    /// What stays in a store of its kind though it is asked back; empty for nothing.
+    pub keeps: String,
     /// The last failure, in words.
     pub last_error: Option<String>,
     /// Time from a command until the memory was back.

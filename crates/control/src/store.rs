@@ -53,6 +53,7 @@ impl Store {
     pub fn start(actuator: Arc<dyn Actuator>) -> Result<Self> {
         let name = actuator.name().to_owned();
         let last = StoreState { name: name.clone(), ..StoreState::default() };
+        let keeps = actuator.keeps().to_owned();
         Ok(Store {
             courier: Courier::start(actuator.clone())?,
             actuator,
@@ -66,7 +67,7 @@ impl Store {
             settled: None,
             disturbed: false,
             freed_bytes: 0,
-            report: StoreReport { name, ..StoreReport::default() },
+            report: StoreReport { name, keeps, ..StoreReport::default() },
         })
     }
 

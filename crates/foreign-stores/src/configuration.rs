@@ -47,6 +47,37 @@ impl StoreConfiguration {
             StoreConfiguration::Hdfs(configuration) => &configuration.name,
         }
     }
+
+    /// Where it is, whatever it is called; empty where it has no limit to put back.
+    pub(crate) fn place(&self) -> String {
+        match self {
+            StoreConfiguration::Memcached(configuration) => {
+                format!("memcached {}", configuration.address)
+            }
+            StoreConfiguration::Redis(configuration)
+            | StoreConfiguration::Valkey(configuration) => {
+                format!("redis {}", configuration.address)
+            }
+            StoreConfiguration::Hdfs(configuration) => {
+                format!("hdfs {} {}", configuration.pool, configuration.pid_file.display())
+            }
+            StoreConfiguration::PageCache(_) | StoreConfiguration::Alluxio(_) => String::new(),
+        }
+    }
+
+    /// What stays in it though it is asked back.
+    pub(crate) fn keeps(&self) -> &'static str {
+        match self {
+            StoreConfiguration::Alluxio(_) => {
+                "blocks that are not persisted yet, pinned ones, and those that are being read"
+            }
+            StoreConfiguration::Hdfs(_) => "what other pools cache, and blocks that are being read",
+            StoreConfiguration::PageCache(_) => "dirty pages, and what shares their 2 MiB",
+            StoreConfiguration::Memcached(_)
+            | StoreConfiguration::Redis(_)
+            | StoreConfiguration::Valkey(_) => "",
+        }
+    }
 }
 
 /// A file of stores: tables `[[store]]`.
@@ -123,8 +154,9 @@ pub(crate) fn put_back_left(configuration: &StoreConfiguration, left: LimitBefor
         StoreConfiguration::Redis(configuration) | StoreConfiguration::Valkey(configuration) => {
             Redis::put_back_left(configuration, left)
         }
-        // They have no limit of their own.
-        _ => Ok(()),
+        StoreConfiguration::Hdfs(configuration) => Hdfs::put_back_left(configuration, left),
+        // A page cache has no limit, and a worker of Alluxio drops it with the program.
+        StoreConfiguration::PageCache(_) | StoreConfiguration::Alluxio(_) => Ok(()),
     }
 }
 

@@ -3,7 +3,9 @@
 //!
 //! Bytes count when the DataNode has unlocked them: the kernel can then drop them at once. A limit
 //! holds for all DataNodes together, so a pool has to be cached by this one alone; what it caches
-//! for other pools, and what a client still reads from its memory, is reported as held.
+//! for other pools, and what a client still reads from its memory, is reported as held. The limit
+//! lies in the NameNode and outlives all processes, so what it was is noted and put back at the
+//! end.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,12 +16,13 @@ use tidepool_control_policy::{StoreSpeed, StoreState};
 use tidepool_proto::size::ByteSize;
 use tidepool_proto::{Error, ErrorKind, Result};
 
-use crate::java_program::{JavaConfiguration, JavaProgram};
+use crate::java_program::{BYTES_MAX, JavaConfiguration, JavaProgram};
 use crate::ledger::{Bounds, Ledger};
+use crate::limit::{Limit, Limited};
 use crate::server_process::ServerProcess;
 use crate::settle;
 use crate::watch::Watch;
-use tidepool_control::actuator::{Actuator, Resized};
+use tidepool_control::actuator::{Actuator, LimitBefore, LimitWitness, Resized};
 
 /// How the operating system calls a DataNode's process; the second is one that was started as root.
 const NAMES: [&str; 2] = ["java", "jsvc"];
@@ -29,6 +32,9 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// A NameNode hears each 10 seconds what is cached, and tells a DataNode the next thing after 30,
 /// unless set otherwise. The program has it look again meanwhile.
 const SETTLE_TIME: Duration = Duration::from_secs(36);
+/// Time for the NameNode to tell or take a limit where nobody waits for memory. The first answer
+/// comes after a login.
+const LIMIT_TIME: Duration = Duration::from_secs(10);
 const OPERATION: &str = "opening an HDFS store";
 
 /// A cache pool to control, on the DataNode of this node.
@@ -55,15 +61,40 @@ pub struct Hdfs {
     program: JavaProgram,
     ledger: Ledger,
     process: Watch<Arc<ServerProcess>>,
+    limit: Limit,
+}
+
+/// The pool as the NameNode has it.
+struct Pool<'a> {
+    program: &'a JavaProgram,
+    deadline: Instant,
+    /// A limit was set, so the NameNode looks at once at what to cache.
+    is_told: bool,
+}
+
+impl Limited for Pool<'_> {
+    /// The limit is no process's.
+    fn pid(&mut self) -> Result<u32> {
+        Ok(0)
+    }
+
+    fn limit_bytes(&mut self) -> Result<u64> {
+        self.program.limit(self.deadline)
+    }
+
+    fn set_limit(&mut self, limit_bytes: u64) -> Result<()> {
+        self.is_told = true;
+        self.program.resize(limit_bytes, self.deadline).map(drop)
+    }
 }
 
 impl Hdfs {
-    /// Finds the DataNode, begins to watch it, and starts the program that speaks to the NameNode,
-    /// which is not asked before the first command.
+    /// Finds the DataNode, begins to watch it, starts the program that speaks to the NameNode, and
+    /// asks for the limit of the pool.
     ///
     /// # Errors
-    /// `InvalidInput` where the pool has no name, the process is no DataNode, or Java or Hadoop's
-    /// classes are not found; `StoreUnavailable` where the DataNode does not run.
+    /// `InvalidInput` where there is no such pool, the process is no DataNode, or Java or Hadoop's
+    /// classes are not found; `StoreUnavailable` where DataNode or NameNode do not run.
     pub fn open(configuration: &HdfsConfiguration) -> Result<Self> {
         let configuration = configuration.clone();
         let (least, most) = (configuration.capacity_min_bytes, configuration.capacity_max_bytes);
@@ -82,9 +113,21 @@ impl Hdfs {
         let process = Watch::start(&configuration.name, process, WATCH_INTERVAL, move |last| {
             last.unless_replaced_by(data_node(&pid_file)?, &NAMES)
         })?;
-        let arguments = ["hdfs", &configuration.pool];
-        let program = JavaProgram::start(&configuration.name, &configuration.java, &arguments)?;
-        Ok(Hdfs { configuration, program, ledger, process })
+        let program = program(&configuration)?;
+        let limit_bytes = program.limit(Instant::now() + LIMIT_TIME)?;
+        Ok(Hdfs { configuration, program, ledger, process, limit: Limit::new(0, limit_bytes) })
+    }
+
+    /// Puts back what a killed controller left, of a pool that is not opened.
+    pub(crate) fn put_back_left(
+        configuration: &HdfsConfiguration,
+        left: LimitBefore,
+    ) -> Result<()> {
+        let program = program(configuration)?;
+        let mut pool = pool(&program, Instant::now() + LIMIT_TIME);
+        let limit = Limit::new(0, pool.limit_bytes()?);
+        limit.adopt(left);
+        limit.put_back(&mut pool)
     }
 
     fn locked_bytes(&self) -> Result<u64> {
@@ -92,7 +135,14 @@ impl Hdfs {
     }
 
     fn change(&self, capacity_bytes: u64, deadline: Instant) -> Result<()> {
-        self.program.resize(capacity_bytes, deadline)?;
+        let limit_bytes = capacity_bytes.min(BYTES_MAX);
+        // No longer, for the end of control waits for it.
+        let mut pool = pool(&self.program, deadline.min(Instant::now() + LIMIT_TIME));
+        self.limit.set(&mut pool, limit_bytes)?;
+        if !pool.is_told {
+            // The same again: the NameNode looks once more.
+            pool.set_limit(limit_bytes)?;
+        }
         settle::wait(|| self.locked_bytes(), capacity_bytes, SETTLE_TIME, deadline)
     }
 }
@@ -115,6 +165,32 @@ impl Actuator for Hdfs {
         let change = |capacity_bytes| self.change(capacity_bytes, end);
         self.ledger.resize(capacity_bytes, end, || self.locked_bytes(), change)
     }
+
+    fn limit_before(&self) -> Option<LimitBefore> {
+        Some(self.limit.before())
+    }
+
+    fn adopt_limit(&self, left: LimitBefore) {
+        self.limit.adopt(left);
+    }
+
+    fn on_limit(&self, witness: LimitWitness) {
+        self.limit.on_change(witness);
+    }
+
+    fn put_back(&self) -> Result<()> {
+        self.limit.end();
+        self.limit.put_back(&mut pool(&self.program, Instant::now() + LIMIT_TIME))
+    }
+}
+
+fn program(configuration: &HdfsConfiguration) -> Result<JavaProgram> {
+    let arguments = ["hdfs", &configuration.pool];
+    JavaProgram::start(&configuration.name, &configuration.java, &arguments)
+}
+
+fn pool(program: &JavaProgram, deadline: Instant) -> Pool<'_> {
+    Pool { program, deadline, is_told: false }
 }
 
 /// Number of the DataNode's process.

@@ -2,9 +2,10 @@
 //! costs no start of a virtual machine: started on demand, given a time limit for each command,
 //! started again after a pause when it died or hangs.
 //!
-//! Its lines are words and numbers (`java/stores`): a command is `NUMBER resize BYTES`, its answer
-//! `NUMBER done BYTES` or `NUMBER failed KIND TEXT`; the first line is `ready VERSION` or
-//! `refused KIND TEXT`. It ends with its input, so with this process, also when that is killed.
+//! Its lines are words and numbers (`java/stores`): a command is `NUMBER resize BYTES` or `NUMBER
+//! limit`, its answer `NUMBER done BYTES` or `NUMBER failed KIND TEXT`; the first line is `ready
+//! VERSION` or `refused KIND TEXT`. It ends with its input, so with this process, also when that
+//! is killed.
 
 mod running;
 
@@ -24,6 +25,8 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(16);
 /// A virtual machine that finds its classes is ready long before.
 const START_TIME: Duration = Duration::from_secs(30);
+/// The largest number that Java has, and what a limit is where there is none.
+pub(crate) const BYTES_MAX: u64 = i64::MAX as u64;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const MAIN: &str = "io.tidepool.stores.Stores";
 /// A small heap; started soon rather than compiled well; no hidden state after a full heap.
@@ -100,13 +103,27 @@ impl JavaProgram {
     /// `TimedOut` at the deadline, `StoreUnavailable` where the program or the store does not
     /// answer, `PermissionDenied` and others as the store says.
     pub fn resize(&self, capacity_bytes: u64, deadline: Instant) -> Result<u64> {
-        let mut state = self.state.lock();
+        let asked = capacity_bytes.min(BYTES_MAX);
+        self.ask(&format!("resize {asked}"), deadline)
+    }
+
+    /// The limit that the store has, whoever set it.
+    ///
+    /// # Errors
+    /// As [`JavaProgram::resize`].
+    pub fn limit(&self, deadline: Instant) -> Result<u64> {
+        self.ask("limit", deadline)
+    }
+
+    fn ask(&self, command: &str, deadline: Instant) -> Result<u64> {
+        let Some(mut state) = self.state.try_lock_until(deadline) else {
+            let what = "another command was under way until the deadline";
+            return Err(self.error(ErrorKind::TimedOut, what));
+        };
         self.await_ready(&mut state, deadline)?;
         state.number += 1;
         let number = state.number;
-        // The largest number that Java has.
-        let asked = capacity_bytes.min(i64::MAX as u64);
-        let line = format!("{number} resize {asked}");
+        let line = format!("{number} {command}");
         let sent = state.running.as_mut().is_some_and(|running| running.say(&line));
         if !sent {
             return Err(self.bury(&mut state));

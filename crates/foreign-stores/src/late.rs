@@ -34,8 +34,8 @@ impl Siblings {
     fn note(&self, store: &Arc<dyn Actuator>) -> Option<Arc<dyn Actuator>> {
         let mut others = self.0.lock();
         others.retain(|other| other.strong_count() > 0);
-        // Stores without a limit of their own may share a process: two pools of one DataNode.
-        store.limit_before()?;
+        // Stores whose limits are no process's may share one: two pools of a DataNode.
+        store.limit_before().filter(|before| before.process_id != 0)?;
         let process = |store: &Arc<dyn Actuator>| store.state().ok().map(|state| state.process_id);
         let same = |other: &Arc<dyn Actuator>| process(other) == process(store);
         let twin = others.iter().filter_map(Weak::upgrade).find(same);
@@ -239,6 +239,10 @@ impl Actuator for LateStore {
         &self.name
     }
 
+    fn place(&self) -> String {
+        self.configuration.place()
+    }
+
     fn state(&self) -> Result<StoreState> {
         self.store()?.state()
     }
@@ -250,6 +254,10 @@ impl Actuator for LateStore {
             Err(_) if self.wait(Instant::now() + deadline.min(WAIT)) => Ok(Resized::default()),
             Err(absent) => Err(absent),
         }
+    }
+
+    fn keeps(&self) -> &'static str {
+        self.configuration.keeps()
     }
 
     fn expect(&self, capacity_bytes: u64) {

@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use tidepool_control::actuator::ObservedStore;
 use tidepool_proto::plane::{
-    AgentStatus, CeilingCounts, FollowedCeiling, RefusedCount, SampleCounts, Trouble,
+    AgentStatus, CeilingCounts, FollowedCeiling, RefusedCount, SampleCounts, StoreAboveCeiling,
+    StoreCeiling, Trouble,
 };
 use tidepool_terminal::output;
 
 use crate::ceiling::Refusal;
 use crate::follow::Follow;
 use crate::jobs::ObservedJobs;
-use crate::others::ObservedOthers;
+use crate::others::{ObservedOthers, OtherStore};
 use crate::rhythm::Rhythm;
 use crate::sample::Origin;
 
@@ -96,6 +97,9 @@ impl Shared {
             let reason = refusal.name().to_owned();
             RefusedCount { reason, count }
         });
+        let followed = state.follow.followed();
+        let stores = followed.map_or(&[][..], |followed| &followed.ceiling.stores);
+        let above_ceiling = above_ceiling(stores, &self.others.last());
         AgentStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             process_id: std::process::id(),
@@ -115,7 +119,8 @@ impl Shared {
                 ..state.samples
             },
             ceilings: CeilingCounts { refused: refused.collect(), ..state.ceilings.clone() },
-            followed: state.follow.followed().map(|followed| FollowedCeiling {
+            above_ceiling,
+            followed: followed.map(|followed| FollowedCeiling {
                 plane: followed.ceiling.plane.clone(),
                 number: followed.ceiling.number,
                 stores: followed.ceiling.stores.clone(),
@@ -208,12 +213,30 @@ pub fn say_last(text: &str) {
     std::thread::sleep(LAST_LINE_TIME);
 }
 
+/// Of these ceilings those that their stores did not come down to.
+fn above_ceiling(ceilings: &[StoreCeiling], others: &[OtherStore]) -> Vec<StoreAboveCeiling> {
+    let above = ceilings.iter().filter_map(|ceiling| {
+        let StoreCeiling { name, ceiling_bytes } = ceiling;
+        let state = &others.iter().find(|other| other.name == *name)?.state;
+        let is_above = state.held_bytes > 0 && state.resident_bytes > *ceiling_bytes;
+        is_above.then(|| StoreAboveCeiling {
+            name: name.clone(),
+            ceiling_bytes: *ceiling_bytes,
+            resident_bytes: state.resident_bytes,
+            held_bytes: state.held_bytes,
+        })
+    });
+    above.collect()
+}
+
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
+    use tidepool_control::actuator::ObservedState;
+
     use super::*;
 
     #[test]
@@ -225,6 +248,25 @@ mod tests {
         assert_eq!(link.trouble(Instant::now()).unwrap().why, "away");
         link.works();
         assert!(!link.is_broken());
+    }
+
+    #[test]
+    fn a_store_that_does_not_come_down_to_its_ceiling_is_told() {
+        let store = |held_bytes, resident_bytes| {
+            let state = ObservedState { held_bytes, resident_bytes, ..ObservedState::default() };
+            OtherStore { name: "warm".into(), state, ..OtherStore::default() }
+        };
+        let ceiling = |name: &str| [StoreCeiling { name: name.into(), ceiling_bytes: 20 }];
+        let told = StoreAboveCeiling {
+            name: "warm".into(),
+            ceiling_bytes: 20,
+            resident_bytes: 50,
+            held_bytes: 30,
+        };
+        assert_eq!(above_ceiling(&ceiling("warm"), &[store(30, 50)]), [told]);
+        assert!(above_ceiling(&ceiling("warm"), &[store(0, 50)]).is_empty(), "on its way");
+        assert!(above_ceiling(&ceiling("warm"), &[store(30, 20)]).is_empty(), "it is there");
+        assert!(above_ceiling(&ceiling("other"), &[store(30, 50)]).is_empty());
     }
 
     #[test]

@@ -12,7 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use tidepool_cli::facts::Facts;
-use tidepool_proto::plane::{AgentStatus, FollowedCeiling, StoreCeiling, Trouble};
+use tidepool_proto::plane::{
+    AgentStatus, FollowedCeiling, StoreAboveCeiling, StoreCeiling, Trouble,
+};
 use tidepool_proto::{Error, ErrorKind, Result};
 use tidepool_terminal::exit::Outcome;
 use tidepool_terminal::output::{self, Colour, coloured, count, duration, size};
@@ -207,6 +209,9 @@ fn print(status: &AgentStatus) {
     for line in &status.degraded {
         rows.push(("degraded", coloured(line, Colour::Bad)));
     }
+    for above in &status.above_ceiling {
+        rows.push(("above it", coloured(&above_ceiling(above), Colour::Warning)));
+    }
     let troubles = [
         ("node", &status.node_trouble),
         ("samples", &status.samples_trouble),
@@ -229,6 +234,16 @@ fn messages(status: &AgentStatus) -> String {
         text += &format!("; for {batch}, as asked for, the lease is too short");
     }
     text
+}
+
+fn above_ceiling(above: &StoreAboveCeiling) -> String {
+    let StoreAboveCeiling { name, .. } = above;
+    let [holds, ceiling, stays] =
+        [above.resident_bytes, above.ceiling_bytes, above.held_bytes].map(size);
+    format!(
+        "{name} holds {holds}, ceiling {ceiling}: {stays} did not go; `tidepool control status` \
+         says what may be why"
+    )
 }
 
 fn ceilings(status: &AgentStatus) -> String {

@@ -3,6 +3,7 @@
 //! nodes as the paper had, the gains of its figure 3-6, and a recorded demand under several laws.
 //! It prints, and judges no test.
 
+mod alluxio;
 mod gains;
 mod laws;
 mod many_nodes;
@@ -102,6 +103,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         show(gains::run(&bench, &mut rig)?);
         show(laws::run(&bench, &mut rig)?);
     }
+    show(alluxio::run(&bench, options.pfs.as_deref())?);
     for case in many_nodes::CASES {
         show(many_nodes::run(&bench, &case)?);
     }

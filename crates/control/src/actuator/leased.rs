@@ -67,12 +67,13 @@ impl Actuator for LeasedStore {
         self.store.name()
     }
 
-    /// Its most is the ceiling where one is leased, and never below its guaranteed part.
+    /// Its most is the ceiling where one is leased, and never below its guaranteed part. What
+    /// cannot go now is asked back all the same: it may go later, and no more comes meanwhile.
     fn state(&self) -> Result<StoreState> {
         let mut state = self.store.state()?;
         state.capacity_configured_bytes = state.capacity_max_bytes;
         if let Some(ceiling_bytes) = self.ceilings.of(self.store.name(), Instant::now()) {
-            let least = state.capacity_min_bytes.max(state.held_bytes);
+            let least = state.capacity_min_bytes;
             state.capacity_max_bytes =
                 ceiling_within(ceiling_bytes, least, state.capacity_max_bytes);
             state.is_leased = state.capacity_max_bytes < state.capacity_configured_bytes;
@@ -82,6 +83,10 @@ impl Actuator for LeasedStore {
 
     fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized> {
         self.store.resize(capacity_bytes, deadline)
+    }
+
+    fn keeps(&self) -> &'static str {
+        self.store.keeps()
     }
 
     fn expect(&self, capacity_bytes: u64) {
@@ -156,7 +161,7 @@ mod tests {
         assert_eq!(most(0, &[("other", 20, 60_000)]), (100, false), "of another one");
         assert_eq!(most(0, &[("other", 20, 60_000), ("cache", 40, 60_000)]), (40, true));
         assert_eq!(most(0, &[("cache", 0, 60_000)]), (10, true), "the guaranteed part stays");
-        assert_eq!(most(30, &[("cache", 0, 60_000)]), (30, true), "what is held cannot go");
+        assert_eq!(most(30, &[("cache", 0, 60_000)]), (10, true), "what is held is asked back");
         assert_eq!(most(0, &[("cache", u64::MAX, 60_000)]), (100, false), "it never raises");
     }
 

@@ -25,6 +25,12 @@ pub trait Actuator: Send + Sync {
     /// Name of the store, unique on the node.
     fn name(&self) -> &str;
 
+    /// Where it is, whatever it is called: limits that a killed controller left are put back also
+    /// where it was given another name. Empty where only the name tells.
+    fn place(&self) -> String {
+        String::new()
+    }
+
     /// What the store holds now. Called at every decision: a fast store answers in microseconds, a
     /// slow one from what it last saw. The name in it may be empty: the caller knows it.
     fn state(&self) -> Result<StoreState>;
@@ -33,6 +39,12 @@ pub trait Actuator: Send + Sync {
     /// when `deadline` has passed. Called by one thread a store, never twice at a time. Repeating a
     /// command is harmless.
     fn resize(&self, capacity_bytes: u64, deadline: Duration) -> Result<Resized>;
+
+    /// What stays in a store of its kind though it is asked back, for operators. Empty where there
+    /// is nothing of that kind.
+    fn keeps(&self) -> &'static str {
+        ""
+    }
 
     /// Tells what capacity was asked for last, before the command for it comes: it waits while
     /// another one is under way. That one may end where a higher capacity waits for it.
@@ -70,7 +82,7 @@ pub type LimitWitness = Box<dyn Fn(&LimitBefore) -> Result<()> + Send + Sync>;
 /// The limit of a server before it was controlled, and what it was set to since.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitBefore {
-    /// Process of the server.
+    /// Process of the server; 0 where the limit is no process's and outlives all of them.
     pub process_id: u32,
     /// The limit in bytes, as the server counts them.
     pub limit_bytes: u64,

@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use tidepool_control::{RecentDecision, Report};
-use tidepool_control_policy::{Snapshot, headroom_bytes};
+use tidepool_control_policy::{Snapshot, StoreState, headroom_bytes};
+use tidepool_proto::ByteSize;
 use tidepool_proto::control::{ControlEvent, ControlReport, ControlledStore, GroupReport};
 
 /// Turns reports of the loop into those for the node; remembers what was told.
@@ -88,16 +89,30 @@ fn nearest_group(snapshot: &Snapshot) -> Option<GroupReport> {
     (nearest.available_bytes < snapshot.available_bytes.unwrap_or(u64::MAX)).then_some(nearest)
 }
 
-/// What this machine lacks, and why stores fail.
+/// What this machine lacks, and why stores fail or do not come down to what they may hold.
 fn notes(report: &Report) -> Vec<String> {
     let failing = report.snapshot.stores.iter().zip(&report.stores).filter(|(it, _)| it.failed);
     let why = failing.filter_map(|(state, store)| {
         store.last_error.as_ref().map(|error| format!("store `{}` fails: {error}", state.name))
     });
-    report.notes.iter().cloned().chain(why).collect()
+    let pairs = report.snapshot.stores.iter().zip(&report.stores);
+    let kept = pairs.filter_map(|(state, store)| kept(state, &store.keeps));
+    report.notes.iter().cloned().chain(why).chain(kept).collect()
 }
 
-fn store(state: &tidepool_control_policy::StoreState) -> ControlledStore {
+/// What a store did not give back, and what may be why.
+fn kept(state: &StoreState, keeps: &str) -> Option<String> {
+    let StoreState { name, resident_bytes, capacity_bytes, held_bytes, .. } = state;
+    let is_told = !keeps.is_empty() && *held_bytes > 0 && resident_bytes > capacity_bytes;
+    let [holds, may, stays] = [resident_bytes, capacity_bytes, held_bytes].map(|it| ByteSize(*it));
+    is_told.then(|| {
+        format!(
+            "store `{name}` holds {holds}, and may hold {may}: {stays} did not go ({keeps} stay)"
+        )
+    })
+}
+
+fn store(state: &StoreState) -> ControlledStore {
     ControlledStore {
         name: state.name.clone(),
         resident_bytes: state.resident_bytes,
@@ -122,7 +137,7 @@ fn name<T: Serialize>(value: &T) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidepool_control_policy::{Limit, StoreState};
+    use tidepool_control_policy::Limit;
 
     use super::*;
 
@@ -151,5 +166,23 @@ mod tests {
         assert_eq!((group.demand_bytes, group.available_bytes), (500, 200));
         snapshot.available_bytes = Some(100);
         assert_eq!(nearest_group(&snapshot), None, "the machine is nearer");
+    }
+
+    #[test]
+    fn what_a_store_does_not_give_back_is_told_with_what_may_be_why() {
+        let mut state = StoreState {
+            name: "warm".into(),
+            resident_bytes: 5 << 30,
+            capacity_bytes: 1 << 30,
+            held_bytes: 4 << 30,
+            ..StoreState::default()
+        };
+        let said = kept(&state, "pinned files").unwrap();
+        for part in ["`warm`", "holds 5GiB", "may hold 1GiB", "4GiB did not go", "pinned files"] {
+            assert!(said.contains(part), "{said}");
+        }
+        assert_eq!(kept(&state, ""), None);
+        state.held_bytes = 0;
+        assert_eq!(kept(&state, "pinned files"), None, "it is on its way");
     }
 }

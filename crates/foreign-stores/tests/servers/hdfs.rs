@@ -12,18 +12,21 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
-use tidepool_control::actuator::Actuator;
+use tidepool_control::actuator::{Actuator, LimitBefore};
+use tidepool_foreign_stores::{LateStore, Siblings};
 use tidepool_proto::ErrorKind;
 
 use crate::support::{
     MIB, Server, directory, figure, free_port, java_entry, java_programs, open_store, opened,
-    program, refusal, skip, stores_jar,
+    program, refusal, skip, stores_jar, until,
 };
 
 const JARS: &str = "TIDEPOOL_HDFS_JARS";
@@ -111,10 +114,18 @@ impl Hdfs {
         self.cache_command(&["-addDirective", "-path", "/warm", "-pool", "warm"]);
     }
 
-    fn cache_command(&self, arguments: &[&str]) {
+    fn cache_command(&self, arguments: &[&str]) -> String {
         let mut words = vec!["org.apache.hadoop.hdfs.tools.CacheAdmin"];
         words.extend(arguments);
-        run(&self.java, &words);
+        run(&self.java, &words)
+    }
+
+    /// The limit of the pool, as Hadoop's own command shows it.
+    fn pool_limit(&self) -> Option<u64> {
+        let list = self.cache_command(&["-listPools", "warm"]);
+        let line = list.lines().find(|line| line.starts_with("warm")).unwrap();
+        let limit = line.split_whitespace().nth(4).unwrap();
+        (limit != "unlimited").then(|| limit.parse().unwrap())
     }
 
     /// What the DataNode itself says it caches.
@@ -208,9 +219,10 @@ fn configure(conf: &Path, place: &Path, ports: &[u16; 5], cache_bytes: u64) {
     std::fs::write(conf.join("log4j.properties"), LOGGING).unwrap();
 }
 
-fn run(java: &[String], words: &[&str]) {
+fn run(java: &[String], words: &[&str]) -> String {
     let done = Command::new(&java[0]).args(&java[1..]).args(words).output().unwrap();
     assert!(done.status.success(), "{words:?}: {done:?}");
+    String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
 /// A figure of a daemon's management page; nothing where it does not answer yet.
@@ -261,6 +273,8 @@ fn a_lower_limit_unlocks_what_is_above_it() {
     it.await_cached(0);
     figure("hdfs", &format!("all asked back: {done:?}"));
 
+    the_limit_is_put_back(&it, store);
+    let store = open_store(&it.entry("warm")).unwrap();
     wrong_entries_say_so(&it);
     a_killed_program_is_started_again(&it, &*store);
 
@@ -274,12 +288,30 @@ fn a_lower_limit_unlocks_what_is_above_it() {
     assert_eq!(error.kind(), ErrorKind::StoreUnavailable, "{error}");
 }
 
+/// Also by the next controller, where one is killed.
+fn the_limit_is_put_back(it: &Hdfs, store: Box<dyn Actuator>) {
+    store.put_back().unwrap();
+    assert_eq!(it.pool_limit(), None, "it had none");
+    drop(store);
+    let limit = 2 * it.file_bytes;
+    it.cache_command(&["-modifyPool", "warm", "-limit", &limit.to_string()]);
+    let killed = open_store(&it.entry("warm")).unwrap();
+    killed.resize(it.file_bytes, DEADLINE).unwrap();
+    let left = killed.limit_before().unwrap();
+    drop(killed);
+    assert_eq!(it.pool_limit(), Some(it.file_bytes));
+    let next = open_store(&it.entry("warm")).unwrap();
+    next.adopt_limit(left);
+    next.put_back().unwrap();
+    assert_eq!(it.pool_limit(), Some(limit));
+    drop(next);
+    it.cache_command(&["-modifyPool", "warm", "-limit", "unlimited"]);
+}
+
 fn wrong_entries_say_so(it: &Hdfs) {
-    let wrong = open_store(&it.entry("none")).unwrap();
-    let error = wrong.resize(0, DEADLINE).unwrap_err();
+    let error = refusal(&it.entry("none"));
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert!(error.detail().contains("none does not exist"), "{error}");
-    assert!(wrong.state().unwrap().failed);
     let pid_file = it.directory.path().join("pid");
     let error = refusal(&entry("warm", &pid_file, "/no/such/place/*"));
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
@@ -324,5 +356,125 @@ fn entries_that_cannot_work_are_refused() {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.detail().contains(what), "{error}");
         assert!(error.remedy_text().is_some(), "{error}");
+    }
+}
+
+/// A pool of a NameNode that is a file with its limit, and a DataNode that caches nothing.
+struct FakeHdfs {
+    data_node: Child,
+    place: TempDir,
+}
+
+impl FakeHdfs {
+    fn start(limit_bytes: u64) -> FakeHdfs {
+        let place = directory();
+        let file = |name: &str| place.path().join(name);
+        let script = format!(
+            "#!/bin/sh\necho ready {version}\nwhile read number verb bytes; do\n\
+             [ $verb = resize ] && echo $bytes > {limit}\n\
+             echo $number done $(cat {limit})\ndone\n",
+            version = env!("CARGO_PKG_VERSION"),
+            limit = file("limit").display(),
+        );
+        std::fs::write(file("program"), script).unwrap();
+        let executable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(file("program"), executable).unwrap();
+        std::fs::write(file("stores.jar"), "").unwrap();
+        std::os::unix::fs::symlink("/bin/sh", file("java")).unwrap();
+        let class = "org.apache.hadoop.hdfs.server.datanode.DataNode";
+        let mut command = Command::new(file("java"));
+        command.args(["-c", "read line", class]).stdin(Stdio::piped());
+        let data_node = command.spawn().unwrap();
+        std::fs::write(file("pid"), data_node.id().to_string()).unwrap();
+        let name = format!("/proc/{}/comm", data_node.id());
+        until("a DataNode", || std::fs::read_to_string(&name).unwrap() == "java\n");
+        let it = FakeHdfs { data_node, place };
+        it.set(limit_bytes);
+        it
+    }
+
+    fn set(&self, limit_bytes: u64) {
+        std::fs::write(self.place.path().join("limit"), limit_bytes.to_string()).unwrap();
+    }
+
+    fn limit(&self) -> u64 {
+        let text = std::fs::read_to_string(self.place.path().join("limit")).unwrap();
+        text.trim().parse().unwrap()
+    }
+
+    fn entry(&self) -> String {
+        let place = self.place.path().display();
+        format!(
+            "kind = 'hdfs'\nname = 'hdfs'\npool = 'warm'\npid_file = '{place}/pid'\n\
+             capacity_min_bytes = 0\ncapacity_max_bytes = '1GiB'\n\
+             java = {{ class_path = '/x', program = '{place}/program', jar = '{place}/stores.jar' }}\n"
+        )
+    }
+
+    fn open(&self) -> Box<dyn Actuator> {
+        open_store(&self.entry()).unwrap()
+    }
+}
+
+impl Drop for FakeHdfs {
+    fn drop(&mut self) {
+        let _ = self.data_node.kill();
+        let _ = self.data_node.wait();
+    }
+}
+
+#[test]
+fn the_limit_of_a_pool_is_put_back_at_the_end_of_control() {
+    let unlimited = i64::MAX as u64;
+    for (before, chosen, put_back) in
+        [(unlimited, None, unlimited), (512 * MIB, None, 512 * MIB), (512 * MIB, Some(7), 7)]
+    {
+        let it = FakeHdfs::start(before);
+        let store = it.open();
+        for bytes in [64 * MIB, 32 * MIB] {
+            store.resize(bytes, DEADLINE).unwrap();
+            assert_eq!(it.limit(), bytes);
+        }
+        chosen.into_iter().for_each(|bytes| it.set(bytes));
+        store.put_back().unwrap();
+        assert_eq!(it.limit(), put_back);
+        assert!(store.resize(0, DEADLINE).is_err(), "control is over");
+        assert_eq!(it.limit(), put_back, "no command comes after the end");
+    }
+}
+
+#[test]
+fn the_next_controller_puts_the_limit_of_a_pool_back_after_a_crash() {
+    let it = FakeHdfs::start(512 * MIB);
+    let noted = Arc::new(Mutex::new(LimitBefore::default()));
+    let killed = it.open();
+    let of_witness = noted.clone();
+    killed.on_limit(Box::new(move |before| {
+        *of_witness.lock().unwrap() = before.clone();
+        Ok(())
+    }));
+    killed.resize(64 * MIB, DEADLINE).unwrap();
+    drop(killed);
+    assert_eq!(it.limit(), 64 * MIB, "as after `kill -9`");
+    let left = noted.lock().unwrap().clone();
+    assert_eq!((left.limit_bytes, left.set_bytes.as_slice()), (512 * MIB, &[64 * MIB][..]));
+    let next = it.open();
+    next.adopt_limit(left);
+    next.resize(32 * MIB, DEADLINE).unwrap();
+    next.put_back().unwrap();
+    assert_eq!(it.limit(), 512 * MIB);
+}
+
+#[test]
+fn two_pools_of_a_data_node_are_governed_both() {
+    let it = FakeHdfs::start(512 * MIB);
+    let siblings = Siblings::default();
+    let names = ["one", "two"];
+    let stores = names.map(|name| {
+        let entry = it.entry().replace("name = 'hdfs'", &format!("name = '{name}'"));
+        LateStore::start(toml::from_str(&entry).unwrap(), &siblings).unwrap()
+    });
+    for store in &stores {
+        until("a pool", || store.state().is_ok());
     }
 }

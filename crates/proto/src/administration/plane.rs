@@ -37,6 +37,21 @@ pub struct AgentStatus {
     pub ceilings: CeilingCounts,
     /// The ceiling that holds; absent where there is none.
     pub followed: Option<FollowedCeiling>,
+    /// Stores that do not come down to their ceiling.
+    pub above_ceiling: Vec<StoreAboveCeiling>,
+}
+
+/// A store that was asked to come down to its ceiling, and could not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreAboveCeiling {
+    /// Its name.
+    pub name: String,
+    /// Bytes that it may hold at most.
+    pub ceiling_bytes: u64,
+    /// Bytes that it holds.
+    pub resident_bytes: u64,
+    /// Bytes that did not go when they were asked back.
+    pub held_bytes: u64,
 }
 
 /// Something that does not work at present.

@@ -139,7 +139,12 @@ fn report_rows(report: &ControlReport) -> Vec<(&'static str, String)> {
             true => format!(", at most {} for now", size(store.capacity_max_bytes)),
             false => String::new(),
         };
-        rows.push(("other store", format!("{}: {held} of {of}{leased}{failed}", store.name)));
+        let kept = match store.held_bytes {
+            0 => String::new(),
+            bytes => format!(", {} of it did not go", size(bytes)),
+        };
+        let text = format!("{}: {held} of {of}{leased}{kept}{failed}", store.name);
+        rows.push(("other store", text));
     }
     for note in &report.notes {
         rows.push(("degraded", coloured(note, Colour::Warning)));

@@ -13,6 +13,7 @@ import org.apache.hadoop.fs.RemoteIterator;
 import org.apache.hadoop.hdfs.DistributedFileSystem;
 import org.apache.hadoop.hdfs.protocol.CachePoolEntry;
 import org.apache.hadoop.hdfs.protocol.CachePoolInfo;
+import org.apache.hadoop.security.AccessControlException;
 
 /** The limit of a cache pool of HDFS. The NameNode is that of Hadoop's configuration. */
 final class CachePool implements ResizableStore {
@@ -52,9 +53,12 @@ final class CachePool implements ResizableStore {
         return now;
     }
 
+    /** Not where somebody chose another limit meanwhile: that one stays. */
     private synchronized void applyAgain() {
         try {
-            apply();
+            if (limit() == limitBytes) {
+                apply();
+            }
         } catch (IOException | RuntimeException failed) {
             System.err.println("cache pool " + pool + ": " + failed);
         }
@@ -66,13 +70,25 @@ final class CachePool implements ResizableStore {
      */
     private long apply() throws IOException {
         files.modifyCachePool(new CachePoolInfo(pool).setLimit(limitBytes));
+        return limit();
+    }
+
+    @Override
+    public synchronized long limit() throws IOException {
         RemoteIterator<CachePoolEntry> pools = files.listCachePools();
         while (pools.hasNext()) {
             CachePoolInfo each = pools.next().getInfo();
             if (each.getPoolName().equals(pool)) {
-                return each.getLimit();
+                return told(each.getLimit());
             }
         }
         throw new IllegalArgumentException("cache pool " + pool + " does not exist");
+    }
+
+    private long told(Long limit) throws AccessControlException {
+        if (limit == null) {
+            throw new AccessControlException("limits of cache pools are shown to superusers alone");
+        }
+        return limit;
     }
 }

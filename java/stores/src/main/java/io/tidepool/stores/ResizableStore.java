@@ -10,4 +10,14 @@ interface ResizableStore {
      * @throws Exception where the store did not take it
      */
     long resize(long capacityBytes) throws Exception;
+
+    /**
+     * Asks the store for the limit that it has, whoever set it. A store whose limit ends with this
+     * program has none.
+     *
+     * @throws Exception where the store did not tell
+     */
+    default long limit() throws Exception {
+        throw new UnsupportedOperationException("it has no limit that outlives this program");
+    }
 }

@@ -62,7 +62,7 @@ public final class Stores {
         try {
             Command command = Command.of(line);
             number = command.number();
-            return Answer.done(number, store.resize(command.capacityBytes()));
+            return Answer.done(number, command.carryOut(store));
         } catch (Exception | LinkageError failed) {
             return Answer.failed(number, failed);
         }

@@ -24,9 +24,26 @@ public class TestStores {
     }
 
     @Test
+    public void theLimitIsToldWhereTheStoreHasOne() {
+        ResizableStore pool = new ResizableStore() {
+            @Override
+            public long resize(long capacityBytes) {
+                throw new AssertionError("nothing is changed");
+            }
+
+            @Override
+            public long limit() {
+                return 5;
+            }
+        };
+        assertThat(answer("7 limit", pool)).isEqualTo("7 done 5");
+        assertThat(answer("8 limit", bytes -> bytes)).startsWith("8 failed unsupported ");
+    }
+
+    @Test
     public void linesThatAreNoCommandAreRefused() {
         String[] lines = {"", "resize", "1 resize", "1 resize x", "1 resize -1", "-1 resize 1",
-            "1 evict 1", "1 resize 1 2", "1  resize 1", "+1 resize 1",
+            "1 evict 1", "1 limit 1", "limit", "1 resize 1 2", "1  resize 1", "+1 resize 1",
             "1 resize 99999999999999999999"};
         for (String line : lines) {
             assertThatThrownBy(() -> Command.of(line)).as(line)
