@@ -21,7 +21,7 @@ use tidepool_test_authority::Authority;
 use self::site::SiteCommand;
 use super::{Places, need};
 use crate::environment;
-use crate::jvm::daemon::Daemon;
+use crate::jvm::daemon::{Daemon, last_lines};
 use crate::jvm::kafka::Kafka;
 use crate::jvm::plane::Plane;
 use crate::jvm::talk::Talk;
@@ -139,8 +139,10 @@ impl Rig {
         let (lower, directory) = (lower.to_owned(), directory.path().to_owned());
         let starting = Starting { lower, logs, directory, connection: connection.clone() };
         // One node with a memory controller of its own, one without.
-        let agents =
-            [starting.start(BY_AGENT, "off", &[])?, starting.start(BY_COLLECTD, "on", &["--no-samples"])?];
+        let agents = [
+            starting.start(BY_AGENT, "off", &[])?,
+            starting.start(BY_COLLECTD, "on", &["--no-samples"])?,
+        ];
         let site = SiteCommand { tidepool: agents[0].node.program().to_owned(), connection };
         Ok(Rig { plane, collectd, agents, talk: kafka.talk()?, kafka, site, starting })
     }
@@ -296,10 +298,11 @@ impl Rig {
         Ok(())
     }
 
-    /// What the agents and collectd said.
+    /// What the agents and collectd said, and the end of what the job did.
     fn said(&self) -> String {
         let daemons = self.agents.iter().map(|agent| &agent.agent).chain(&self.collectd);
-        daemons.map(Daemon::said).collect()
+        let said: String = daemons.map(Daemon::said).collect();
+        said + &last_lines(&self.plane.said())
     }
 }
 

@@ -29,7 +29,8 @@ impl Rig {
     /// Whatever lies in a topic: it is counted, and no more.
     pub(super) fn odd_messages_are_counted(&mut self) -> Result<()> {
         let agent = &self.agents[0];
-        let (plane, applied, before) = (agent.followed()?.0, agent.count("applied")?, refusals(agent)?);
+        let (plane, applied, before) =
+            (agent.followed()?.0, agent.count("applied")?, refusals(agent)?);
         self.odd_samples_are_counted()?;
         self.samples_are_played_again()?;
         self.made_nodes_have_ceilings_within_their_limits()?;
@@ -108,7 +109,8 @@ impl Rig {
 
     fn made_nodes_have_ceilings_within_their_limits(&mut self) -> Result<()> {
         let messages = self.talk.read(CEILINGS)?;
-        let of = |node: &'static str| messages.iter().filter(move |it| it.0 == node).map(|it| &it.1);
+        let of =
+            |node: &'static str| messages.iter().filter(move |it| it.0 == node).map(|it| &it.1);
         let numbers = |name: &str| of(MADE).filter_map(|it| it[name].as_u64()).collect::<Vec<_>>();
         let answered = numbers("sample_number");
         // A number is not answered again, and a clock that is an hour off is.
@@ -138,9 +140,8 @@ impl Rig {
         let mut last = Value::Null;
         wait("each to be refused", &mut last, || {
             let messages = talk.read(CEILINGS)?;
-            let is_real = |ceiling: &&Value| {
-                ceiling["policy"] == "dynims" && ceiling["plane"] == plane
-            };
+            let is_real =
+                |ceiling: &&Value| ceiling["policy"] == "dynims" && ceiling["plane"] == plane;
             let own = messages.iter().filter(|it| it.0 == BY_AGENT).map(|it| &it.1);
             let real: Vec<&Value> = own.filter(is_real).collect();
             let newest = real.last().copied().context("a ceiling of the job")?;

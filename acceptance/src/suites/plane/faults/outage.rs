@@ -97,7 +97,8 @@ impl Rig {
         fill(&ballast)?;
         self.nodes_are_on_their_own()?;
         for agent in &self.agents {
-            agent.wait_status("samples that do not go out", |it| !it["samples_trouble"].is_null())?;
+            agent
+                .wait_status("samples that do not go out", |it| !it["samples_trouble"].is_null())?;
             keeps_little(&agent.status()?)?;
         }
         self.a_node_gives_back_by_itself()?;
@@ -122,7 +123,8 @@ impl Rig {
         let set = |bytes: &str| agent.node.ask(&["control", "set", "headroom-bytes", bytes]);
         agent.wait("its own most", |control| control["capacity_bytes"] == MAX_BYTES)?;
         set(HEADROOM)?;
-        agent.wait("memory that is given back", |control| control["capacity_bytes"] == MIN_BYTES)?;
+        agent
+            .wait("memory that is given back", |control| control["capacity_bytes"] == MIN_BYTES)?;
         set("0")?;
         agent.wait("its own most again", |it| it["capacity_bytes"] == MAX_BYTES).map(drop)
     }
@@ -168,4 +170,3 @@ fn fill(path: &std::path::Path) -> Result<()> {
     }
     file.sync_all().context("what was written is kept")
 }
-

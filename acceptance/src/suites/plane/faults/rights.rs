@@ -10,7 +10,9 @@ use serde_json::Value;
 use tidepool_test_authority::{Authority, write_secret};
 
 use super::super::site::SiteCommand;
-use super::super::{Agent, BY_AGENT, CEILINGS, CLUSTER, MAX_BYTES, MIN_BYTES, Rig, SAMPLES, SUMMARIES};
+use super::super::{
+    Agent, BY_AGENT, CEILINGS, CLUSTER, MAX_BYTES, MIN_BYTES, Rig, SAMPLES, SUMMARIES,
+};
 use crate::environment;
 use crate::jvm::kafka::{Kafka, SUPER_USER};
 use crate::jvm::talk::Talk;
