@@ -9,6 +9,7 @@ mod outage;
 mod rights;
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
@@ -45,7 +46,9 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
     let (images, mounts) = places.corner()?;
     // Dropped behind the rig: the broker ends before its disk.
     let disk = LoopVolume::create(images.path(), mounts.path(), &DISK)?;
+    let began = Instant::now();
     let mut rig = Rig::start_secured(&places.lower, &images, &disk.mount)?;
+    eprintln!("x: plane faults: started in {:.1} s", began.elapsed().as_secs_f64());
     let mut steps: Vec<Step> = vec![
         ("the guide's rights are enough", Rig::ceilings_come_to_users),
         ("wrong users and certificates are named", Rig::wrong_users_are_named),
@@ -54,6 +57,7 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
         ("odd messages are counted", Rig::odd_messages_are_counted),
         ("two clusters share the topics", Rig::two_clusters_share_topics),
         ("two jobs run, and the followed one ends", Rig::the_followed_job_ends),
+        ("the same job runs twice", Rig::the_same_job_runs_twice),
         ("the job is upgraded", Rig::the_job_is_upgraded),
         ("the job stands still", Rig::the_job_stands_still),
         ("Kafka stands still", Rig::kafka_stands_still),

@@ -10,15 +10,12 @@ use serde_json::Value;
 
 use super::super::{MAX_BYTES, MIB, MIN_BYTES, Rig, wait};
 use super::rights::{all_works, is_itself};
-use crate::cleanup;
-use crate::process;
+use crate::{cleanup, environment, process};
 
 /// What an agent may have more of while nobody takes its samples.
 const GROWTH_BYTES: u64 = 8 * MIB;
 /// Samples of an agent's queue, which holds those of 3 s.
 const QUEUED_MAX: u64 = 1000;
-/// More than any machine has: its store is to give back all that it may.
-const HEADROOM: &str = "1EiB";
 /// Turns of a slow broker, and how long it stands still and goes on in each.
 const TURNS: u32 = 6;
 const STILL: Duration = Duration::from_millis(1500);
@@ -122,7 +119,8 @@ impl Rig {
         let agent = &self.agents[1];
         let set = |bytes: &str| agent.node.ask(&["control", "set", "headroom-bytes", bytes]);
         agent.wait("its own most", |control| control["capacity_bytes"] == MAX_BYTES)?;
-        set(HEADROOM)?;
+        // Nearly all that the machine has: the store is to give back all that it may.
+        set(&(environment::memory_field("MemTotal")? / 20 * 19).to_string())?;
         agent
             .wait("memory that is given back", |control| control["capacity_bytes"] == MIN_BYTES)?;
         set("0")?;
