@@ -33,6 +33,9 @@ const HOSTILE: &str = "hostile";
 /// All of them.
 pub const USERS: [&str; 6] = [NODE, JOB, ADMIN, MUTE, DEAF, HOSTILE];
 
+/// Name of an agent, its connection, what must not work, and words for why.
+type Case<'a> = (&'a str, &'a [String], &'a [&'a str], &'a [&'a str]);
+
 /// Where the guide says it.
 const GUIDE: &str = "docs/guide/plane.md";
 /// The broker, and the file of its admin, as the guide names them.
@@ -175,7 +178,7 @@ impl Rig {
         host[1] = host[1].replace("127.0.0.1", "localhost");
         let (mute, deaf) = (users.connection(kafka, MUTE)?, users.connection(kafka, DEAF)?);
         let both = ["samples_trouble", "ceilings_trouble"];
-        let cases: [(&str, &[String], &[&str], &[&str]); 5] = [
+        let cases: [Case<'_>; 5] = [
             ("wrong-password", &password, &both, &["uthentication"]),
             ("wrong-authority", &authority, &both, &["certificate"]),
             ("wrong-host", &host, &both, &["certificate", "localhost"]),
