@@ -34,7 +34,7 @@ const HOSTILE: &str = "hostile";
 pub const USERS: [&str; 6] = [NODE, JOB, ADMIN, MUTE, DEAF, HOSTILE];
 
 /// Name of an agent, its connection, what must not work, and words for why.
-type Case<'a> = (&'a str, &'a [String], &'a [&'a str], &'a [&'a str]);
+type Case<'a> = (&'static str, &'a [String], &'a [&'static str], &'a [&'static str]);
 
 /// Where the guide says it.
 const GUIDE: &str = "docs/guide/plane.md";
