@@ -24,8 +24,8 @@ pub const SUPER_USER: &str = "super";
 /// What a broker has that most need not.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KafkaOptions<'a> {
-    /// Users, whose passwords are their names, beside [`SUPER_USER`]. Where there are any, those who
-    /// come by the port for users may do what ACLs allow them and no more, and all others everything.
+    /// Users, whose passwords are their names, beside [`SUPER_USER`]. Where there are any, those
+    /// who come by the port for users may do what ACLs allow and no more, all others everything.
     pub users: &'a [&'a str],
     /// Where its messages are, instead of its own directory.
     pub data: Option<&'a Path>,

@@ -47,8 +47,8 @@ impl Rig {
         self.ceilings_are_what_they_were()
     }
 
-    /// The same command is started twice, with the same checkpoints: both are one run, send the same
-    /// ceilings, and agents take each once.
+    /// The same command is started twice, with the same checkpoints: both are one run, send the
+    /// same ceilings, and agents take each once.
     pub(super) fn the_same_job_runs_twice(&mut self) -> Result<()> {
         let agent = &self.agents[0];
         let (plane, applied) = (agent.followed()?.0, agent.count("applied")?);

@@ -58,7 +58,8 @@ public final class Talk {
             try (FileReader file = new FileReader(arguments[1], StandardCharsets.UTF_8)) {
                 read.load(file);
             }
-            read.stringPropertyNames().forEach(name -> properties.put(name, read.getProperty(name)));
+            read.stringPropertyNames()
+                    .forEach(name -> properties.put(name, read.getProperty(name)));
         }
         properties.put("bootstrap.servers", arguments[0]);
     }
