@@ -57,7 +57,6 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
         ("odd messages are counted", Rig::odd_messages_are_counted),
         ("two clusters share the topics", Rig::two_clusters_share_topics),
         ("two jobs run, and the followed one ends", Rig::the_followed_job_ends),
-        ("the same job runs twice", Rig::the_same_job_runs_twice),
         ("the job is upgraded", Rig::the_job_is_upgraded),
         ("the job stands still", Rig::the_job_stands_still),
         ("Kafka stands still", Rig::kafka_stands_still),

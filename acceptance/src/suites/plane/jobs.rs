@@ -47,25 +47,6 @@ impl Rig {
         self.ceilings_are_what_they_were()
     }
 
-    /// The same command is started twice, with the same checkpoints: both are one run, send the
-    /// same ceilings, and agents take each once.
-    pub(super) fn the_same_job_runs_twice(&mut self) -> Result<()> {
-        let agent = &self.agents[0];
-        let (plane, applied) = (agent.followed()?.0, agent.count("applied")?);
-        let before = refused(&agent.status()?, "number");
-        let mut copy = self.plane.another("plane-copy", &[]);
-        copy.start()?;
-        agent.wait_status("the same ceilings to be refused", |status| {
-            refused(status, "number") >= before + REFUSED
-        })?;
-        agent.goes_on(applied)?;
-        ensure!(agent.followed()?.0 == plane, "another run is followed: {}", agent.status()?);
-        self.ceilings_are_what_they_were()?;
-        copy.kill();
-        let agent = &self.agents[0];
-        agent.goes_on(agent.count("applied")?)
-    }
-
     /// Starts one with checkpoints of its own.
     fn a_second_job_is_refused(&mut self) -> Result<Plane> {
         let checkpoints = self.starting.directory.join("checkpoints-of-second");
