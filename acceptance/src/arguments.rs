@@ -398,7 +398,8 @@ pub struct SuiteOptions {
     /// Operations of each seed.
     #[arg(long, default_value_t = 20_000)]
     pub operations: u64,
-    /// Run only the applications, or the tests of ltp and xfstests, whose name contains this text.
+    /// Run only the applications, tests of ltp and xfstests, or steps of plane-faults, whose name
+    /// contains this text.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     /// List of the Linux Test Project: fs or syscalls.

@@ -1,16 +1,15 @@
-//! Kafka: one broker that is its own controller, on ports of its own, one of them with TLS.
+//! Kafka: one broker that is its own controller, on ports of its own, one of them with TLS, and one
+//! where users have names and rights where a test wants that.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use tidepool_test_authority::{Authority, Files, write_secret};
 
 use super::artifacts;
 use super::daemon::{Daemon, free_ports};
-use super::java::{self, Dialogue, Java};
-use crate::process;
+use super::java::{self, Java};
+use super::talk::Talk;
 use crate::scratch::Scratch;
 
 /// Any 16 bytes: the name of the cluster of one broker.
@@ -19,12 +18,27 @@ pub const CLUSTER_ID: &str = "dGlkZXBvb2wtcGxhbmUtMQ";
 /// Lays out the directory of a broker.
 pub const STORAGE_TOOL: &str = "kafka.tools.StorageTool";
 
+/// May do everything.
+pub const SUPER_USER: &str = "super";
+
+/// What a broker has that most need not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KafkaOptions<'a> {
+    /// Users, whose passwords are their names, beside [`SUPER_USER`]. Where there are any, those
+    /// who come by the port for users may do what ACLs allow and no more, all others everything.
+    pub users: &'a [&'a str],
+    /// Where its messages are, instead of its own directory.
+    pub data: Option<&'a Path>,
+}
+
 /// A broker. Its data outlives a kill.
 #[derive(Debug)]
 pub struct Kafka {
     java: Java,
     port: u16,
     tls_port: u16,
+    users_port: u16,
+    data: Option<PathBuf>,
     certificate: Files,
     settings: PathBuf,
     logs: PathBuf,
@@ -36,36 +50,47 @@ pub struct Kafka {
 impl Kafka {
     /// Starts a broker, with a certificate of an authority of its own.
     pub fn start(logs: &Path) -> Result<Self> {
-        let mut kafka = Self::new(logs)?;
+        Self::start_with(logs, &KafkaOptions::default())
+    }
+
+    /// The same with more.
+    pub fn start_with(logs: &Path, options: &KafkaOptions<'_>) -> Result<Self> {
+        let mut kafka = Self::new(logs, options)?;
         kafka.start_again()?;
         Ok(kafka)
     }
 
     /// The same for measurements, as a site would run it.
     pub fn start_steady(logs: &Path) -> Result<Self> {
-        let mut kafka = Self::new(logs)?;
+        let mut kafka = Self::new(logs, &KafkaOptions::default())?;
         kafka.java = kafka.java.steady();
         kafka.start_again()?;
         Ok(kafka)
     }
 
-    fn new(logs: &Path) -> Result<Self> {
+    fn new(logs: &Path, options: &KafkaOptions<'_>) -> Result<Self> {
         let project = artifacts::project("kafka")?;
         let jar = project.jar.display().to_string();
         let class_path = java::class_path(&[&jar, &project.dependencies]);
         let directory = Scratch::short()?;
         let ports = free_ports()?;
-        let [port, tls_port, _] = ports;
+        let [port, tls_port, _, users_port] = ports;
         let certificate = Authority::new(directory.path())?.issue("127.0.0.1")?;
         let store = directory.path().join("broker.pem");
         let pem = |file| std::fs::read_to_string(file);
         let both = pem(&certificate.private_key)? + &pem(&certificate.certificate)?;
         write_secret(&store, both.as_bytes())?;
         let settings = directory.path().join("server.properties");
-        std::fs::write(&settings, text(ports, &store, &directory.path().join("data")))?;
+        std::fs::write(&settings, text(ports, &store, directory.path(), options))?;
         let java = Java::new(class_path, "192m").light().logged();
         let file = settings.display().to_string();
-        let arguments = ["format", "-t", CLUSTER_ID, "-c", &file];
+        let mut arguments = ["format", "-t", CLUSTER_ID, "-c", &file].map(String::from).to_vec();
+        if !options.users.is_empty() {
+            for user in options.users.iter().chain([&SUPER_USER]) {
+                let user = format!("SCRAM-SHA-512=[name={user},password={user}]");
+                arguments.extend(["--add-scram".to_owned(), user]);
+            }
+        }
         java.run(STORAGE_TOOL, &arguments, &logs.join("kafka-format.log"))?;
         let logs = logs.to_owned();
         let broker = None;
@@ -73,6 +98,8 @@ impl Kafka {
             java,
             port,
             tls_port,
+            users_port,
+            data: options.data.map(Path::to_path_buf),
             certificate,
             settings,
             logs,
@@ -112,6 +139,21 @@ impl Kafka {
         format!("127.0.0.1:{}", self.tls_port)
     }
 
+    /// Where clients with a user's name and password find it, with TLS.
+    pub fn users_address(&self) -> String {
+        format!("127.0.0.1:{}", self.users_port)
+    }
+
+    /// Where its messages are, where that is not its own directory.
+    pub fn data(&self) -> Option<&Path> {
+        self.data.as_deref()
+    }
+
+    /// Programs of Kafka's own, and of `examples/kafka`.
+    pub fn java(&self) -> Java {
+        self.java.clone().heap("96m")
+    }
+
     /// The certificate of the authority that clients must trust for that.
     pub fn authority(&self) -> &Path {
         &self.certificate.authority
@@ -122,34 +164,14 @@ impl Kafka {
         let mut arguments = vec![self.address(), partitions.to_string()];
         arguments.extend(topics.iter().map(ToString::to_string));
         let log = self.logs.join("kafka-topics.log");
-        let ran =
-            self.java.clone().heap("64m").run("io.tidepool.examples.Topics", &arguments, &log)?;
+        let ran = self.java().run("io.tidepool.examples.Topics", &arguments, &log)?;
         ensure!(ran.text.contains("DONE"), "topics were not made: {}", ran.text);
         Ok(())
     }
 
-    /// A program that sends each line that it is given as a message with this key.
-    pub fn sender(&self, topic: &str, key: &str) -> Result<Dialogue> {
-        let java = self.java.clone().heap("64m");
-        let address = self.address();
-        let arguments = [address.as_str(), topic, key];
-        java.talk("io.tidepool.examples.Send", &arguments, &self.logs.join("kafka-sender.log"))
-    }
-
-    /// Sends messages with a key.
-    pub fn send(&self, topic: &str, key: &str, messages: &[String]) -> Result<()> {
-        let java = self.java.clone().heap("64m");
-        let mut command = java.command("io.tidepool.examples.Send", &[&self.address(), topic, key]);
-        let log = std::fs::File::create(self.logs.join("kafka-send.log"))?;
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log).spawn()?;
-        let mut input = child.stdin.take().context("the input is a pipe")?;
-        for message in messages {
-            writeln!(input, "{message}")?;
-        }
-        drop(input);
-        let status = child.wait()?;
-        ensure!(status.success(), "`{}` ended with {status}", process::describe(&command));
-        Ok(())
+    /// Somebody who talks with it, by the port where all may do everything.
+    pub fn talk(&self) -> Result<Talk> {
+        Talk::start(&self.java(), &self.address(), None, &self.logs.join("kafka-talk.log"))
     }
 }
 
@@ -168,9 +190,30 @@ impl std::fmt::Display for Listener<'_> {
     }
 }
 
-fn text([port, tls_port, controller]: [u16; 3], store: &Path, data: &Path) -> String {
-    let at = |port: u16| Listener { host: "127.0.0.1", port };
-    settings(at(port), Some((at(tls_port), store)), at(controller), data)
+fn text(ports: [u16; 4], store: &Path, directory: &Path, options: &KafkaOptions<'_>) -> String {
+    let [plain, tls, controller, users] = ports.map(|port| Listener { host: "127.0.0.1", port });
+    let data = directory.join("data");
+    let mut text = settings(plain, Some((tls, store)), controller, &data);
+    // Of two lines of one name the later one holds.
+    if let Some(messages) = options.data {
+        let (data, messages) = (data.display(), messages.display());
+        text += &format!("metadata.log.dir={data}\nlog.dirs={messages}\n");
+    }
+    if !options.users.is_empty() {
+        let clients = format!("PLAINTEXT://{plain},SSL://{tls},SASL_SSL://{users}");
+        text += &format!(
+            "listeners={clients},CONTROLLER://{controller}\n\
+             advertised.listeners={clients}\n\
+             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL,\
+             CONTROLLER:PLAINTEXT\n\
+             sasl.enabled.mechanisms=SCRAM-SHA-512\n\
+             listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=\
+             org.apache.kafka.common.security.scram.ScramLoginModule required;\n\
+             authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
+             super.users=User:{SUPER_USER};User:ANONYMOUS\n"
+        );
+    }
+    text
 }
 
 /// Settings of one broker that is its own controller, with or without TLS.

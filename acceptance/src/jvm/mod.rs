@@ -3,7 +3,7 @@
 //!
 //! Every daemon has free ports on the loopback interface and a directory of its own, and ends with
 //! the task, also after Ctrl-C. Logs stay in the target directory. Nothing here is for production:
-//! heaps are small and there is no security.
+//! heaps are small and there is no security but where a test is about it.
 
 pub mod alluxio;
 pub mod artifacts;
@@ -15,3 +15,4 @@ pub mod kafka;
 pub mod plane;
 pub mod site;
 pub mod spark;
+pub mod talk;

@@ -37,7 +37,7 @@ use crate::scratch::Scratch;
 
 /// The suites that run when none is named.
 pub const STANDARD: [&str; 5] = ["pjdfstest", "fsx", "fio", "crash", "proof"];
-const ON_REQUEST: [&str; 9] = [
+const ON_REQUEST: [&str; 10] = [
     "applications",
     "applications-short",
     "control",
@@ -46,6 +46,7 @@ const ON_REQUEST: [&str; 9] = [
     "memcached-short",
     "pjdfstest-perl",
     "plane",
+    "plane-faults",
     "xfstests",
 ];
 
@@ -202,6 +203,7 @@ pub fn run(options: &SuiteOptions) -> Result<Vec<Outcome>> {
             "memcached" => memcached::run(&places),
             "memcached-short" => memcached::run_short(&places),
             "plane" => plane::run(&places),
+            "plane-faults" => plane::faults::run(&places),
             "xfstests" => xfstests::run(&places),
             "pjdfstest-perl" => foreign::pjdfstest_perl(&places),
             other => bail!(

@@ -4,24 +4,27 @@
 //! stores come back by themselves. The view of operators is looked at in each of these. It asserts
 //! order and numbers, and no times.
 
+pub mod faults;
+mod jobs;
+mod messages;
+mod other_store;
 mod site;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tidepool_test_authority::Authority;
 
 use self::site::SiteCommand;
-mod other_store;
-
 use super::{Places, need};
 use crate::environment;
-use crate::jvm::daemon::Daemon;
+use crate::jvm::daemon::{Daemon, last_lines};
 use crate::jvm::kafka::Kafka;
 use crate::jvm::plane::Plane;
+use crate::jvm::talk::Talk;
 use crate::node::{Node, NodeOptions};
 use crate::outcome::Outcome;
 use crate::process;
@@ -39,8 +42,10 @@ const BY_COLLECTD: &str = "n2";
 const PARTITIONS: u32 = 4;
 const TOPICS: [&str; 4] =
     ["tidepool-samples", "tidepool-ceilings", "tidepool-summaries", "collectd"];
+const SAMPLES: &str = TOPICS[0];
 const CEILINGS: &str = TOPICS[1];
 const SUMMARIES: &str = TOPICS[2];
+const COLLECTD: &str = TOPICS[3];
 /// Longer than any message that an agent reads.
 const LONG_BYTES: usize = 200_000;
 const WAIT: Duration = Duration::from_millis(100);
@@ -53,8 +58,10 @@ type Step = (&'static str, fn(&mut Rig) -> Result<()>);
 struct Rig {
     // In this order they end: who asks before who answers.
     plane: Plane,
-    collectd: Daemon,
+    collectd: Option<Daemon>,
     agents: [Agent; 2],
+    /// May do everything.
+    talk: Talk,
     kafka: Kafka,
     site: SiteCommand,
     starting: Starting,
@@ -65,6 +72,8 @@ struct Starting {
     lower: PathBuf,
     logs: PathBuf,
     directory: PathBuf,
+    /// Which broker, and as whom.
+    connection: Vec<String>,
 }
 
 /// A node with its agent.
@@ -84,25 +93,34 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
     need(&[collectd, ("mvn", "maven"), ("memcached", "memcached")])?;
     let (directory, _) = places.corner()?;
     let mut rig = Rig::start(&places.lower, &directory)?;
-    let steps: [Step; 7] = [
+    let steps: [Step; 9] = [
         ("ceilings come to both nodes", Rig::ceilings_come),
         ("the job is killed and goes on", Rig::the_job_goes_on),
         ("a node starts anew", Rig::a_node_starts_anew),
         ("another store follows its ceiling", Rig::another_store_follows),
         ("a hostile producer moves nothing", Rig::a_hostile_producer_moves_nothing),
+        ("odd messages are counted", Rig::odd_messages_are_counted),
+        ("two jobs run by mistake", Rig::two_jobs_run),
         ("only a broker with the right certificate is believed", Rig::certificates_count),
         ("Kafka dies and comes back", Rig::kafka_dies),
     ];
+    walk(&mut rig, &steps, &mut outcome);
+    Ok(vec![outcome])
+}
+
+/// Goes from step to step, up to the first that fails: those behind it build on it.
+fn walk(rig: &mut Rig, steps: &[Step], outcome: &mut Outcome) {
     for (name, step) in steps {
-        eprintln!("x: plane: {name}");
-        let failure = step(&mut rig).err();
+        eprintln!("x: {}: {name}", outcome.name);
+        let began = Instant::now();
+        let failure = step(rig).err();
+        eprintln!("x: {}: {:.1} s", outcome.name, began.elapsed().as_secs_f64());
         let is_good = failure.is_none();
         outcome.check(is_good, || format!("{name}: {:#}; {}", failure.unwrap(), rig.said()));
         if !is_good {
             break;
         }
     }
-    Ok(vec![outcome])
 }
 
 impl Rig {
@@ -112,34 +130,21 @@ impl Rig {
         let kafka = Kafka::start(&logs)?;
         kafka.create(PARTITIONS, &TOPICS)?;
         let address = kafka.address();
-        let checkpoints = directory.path().join("checkpoints");
-        let bytes = [MIN_BYTES, MAX_BYTES, BLOCK_BYTES].map(|bytes| bytes.to_string());
-        // With so little to be used, every machine is short of memory.
-        let arguments = [
-            ["--kafka", &address],
-            ["--cluster", CLUSTER],
-            ["--collectd-topic", "collectd"],
-            ["--policy", "dynims"],
-            ["--used-share", "0.01"],
-            ["--min-bytes", &bytes[0]],
-            ["--max-bytes", &bytes[1]],
-            ["--block-bytes", &bytes[2]],
-            ["--checkpoints", &checkpoints.display().to_string()],
-            ["--restore", "latest"],
-        ];
-        let arguments = arguments.as_flattened().iter().map(ToString::to_string).collect();
+        let connection = vec!["--kafka".to_owned(), address.clone()];
+        let mut arguments = job_arguments(&connection, directory.path());
+        arguments.extend(of_collectd());
         let mut plane = Plane::new(arguments, &logs)?;
         plane.start()?;
-        let collectd = collectd(directory.path(), &logs, &address)?;
+        let collectd = Some(collectd(directory.path(), &logs, &address)?);
         let (lower, directory) = (lower.to_owned(), directory.path().to_owned());
-        let starting = Starting { lower, logs, directory };
+        let starting = Starting { lower, logs, directory, connection: connection.clone() };
         // One node with a memory controller of its own, one without.
         let agents = [
-            starting.start(BY_AGENT, "off", &["--kafka", &address])?,
-            starting.start(BY_COLLECTD, "on", &["--kafka", &address, "--no-samples"])?,
+            starting.start(BY_AGENT, "off", &[])?,
+            starting.start(BY_COLLECTD, "on", &["--no-samples"])?,
         ];
-        let site = SiteCommand { tidepool: agents[0].node.program().to_owned(), kafka: address };
-        Ok(Rig { plane, collectd, agents, kafka, site, starting })
+        let site = SiteCommand { tidepool: agents[0].node.program().to_owned(), connection };
+        Ok(Rig { plane, collectd, agents, talk: kafka.talk()?, kafka, site, starting })
     }
 
     fn ceilings_come(&mut self) -> Result<()> {
@@ -202,7 +207,7 @@ impl Rig {
     }
 
     fn a_hostile_producer_moves_nothing(&mut self) -> Result<()> {
-        self.site.bears_a_hostile_producer(&self.kafka)?;
+        self.site.bears_a_hostile_producer(&mut self.talk)?;
         let agent = &self.agents[0];
         let plane = agent.followed()?.0;
         let applied = agent.count("applied")?;
@@ -229,24 +234,12 @@ impl Rig {
             "NaN".to_owned(),
             "[".repeat(LONG_BYTES),
         ];
-        self.kafka.send(CEILINGS, BY_AGENT, &messages)?;
+        self.talk.send(CEILINGS, BY_AGENT, &messages)?;
         let wanted = ["size", "form", "cluster", "node", "lease", "sample"];
-        let mut last = Value::Null;
-        let refused = |status: &Value, reason: &str| {
-            let list = status["ceilings"]["refused"].as_array().cloned().unwrap_or_default();
-            list.iter().any(|it| it["reason"] == reason)
-        };
-        wait("each to be refused", &mut last, || {
-            let status = agent.status()?;
-            Ok((wanted.iter().all(|reason| refused(&status, reason)), status))
+        agent.wait_status("each to be refused", |status| {
+            wanted.iter().all(|reason| refused(status, reason) > 0)
         })?;
-        let control = agent.control()?;
-        let capacity_bytes = control["capacity_bytes"].as_u64().unwrap_or(0);
-        ensure!((MIN_BYTES..=MAX_BYTES).contains(&capacity_bytes), "out of limits: {control}");
-        wait("ceilings of the job", &mut last, || {
-            let now = agent.count("applied")?;
-            Ok((now > applied + 1, json!(now)))
-        })
+        agent.goes_on(applied)
     }
 
     fn certificates_count(&mut self) -> Result<()> {
@@ -261,7 +254,7 @@ impl Rig {
             std::fs::write(&file, text)?;
             let file = file.display().to_string();
             let arguments = ["--kafka", &address, "--kafka-properties", &file];
-            self.starting.start(name, "off", &arguments)
+            self.starting.start_as(name, name, CLUSTER, &["--control", "off"], &arguments)
         };
         let wrong = agent("n4", &other.join("authority"))?;
         let right = agent("n3", self.kafka.authority())?;
@@ -305,10 +298,11 @@ impl Rig {
         Ok(())
     }
 
-    /// What the agents and collectd said.
+    /// What the agents and collectd said, and the end of what the job did.
     fn said(&self) -> String {
-        let daemons = self.agents.iter().map(|agent| &agent.agent).chain([&self.collectd]);
-        daemons.map(Daemon::said).collect()
+        let daemons = self.agents.iter().map(|agent| &agent.agent).chain(&self.collectd);
+        let said: String = daemons.map(Daemon::said).collect();
+        said + &last_lines(&self.plane.said())
     }
 }
 
@@ -319,17 +313,34 @@ impl Starting {
     }
 
     fn start_with(&self, name: &str, node: &[&str], agent: &[&str]) -> Result<Agent> {
-        let pfs = self.lower.join(format!("plane-{name}"));
+        let connection = self.connection.iter().map(String::as_str);
+        let agent: Vec<&str> = connection.chain(agent.iter().copied()).collect();
+        self.start_as(name, name, CLUSTER, node, &agent)
+    }
+
+    /// The same in any cluster, with another name in samples than that of its log.
+    fn start_as(
+        &self,
+        label: &str,
+        name: &str,
+        cluster: &str,
+        node: &[&str],
+        agent: &[&str],
+    ) -> Result<Agent> {
+        let node = self.start_node(label, node)?;
+        let mut command = node.command(&["plane", "agent", "--name", name]);
+        command.args(["--cluster", cluster]).args(agent);
+        let agent = Daemon::start(&format!("plane-agent-{label}"), &mut command, &self.logs)?;
+        Ok(Agent { agent, node })
+    }
+
+    fn start_node(&self, label: &str, arguments: &[&str]) -> Result<Node> {
+        let pfs = self.lower.join(format!("plane-{label}"));
         std::fs::create_dir_all(&pfs)?;
         let (min, block) = (MIN_BYTES.to_string(), BLOCK_BYTES.to_string());
         let sizes = ["--memory-min", &min, "--block-bytes", &block];
-        let arguments = sizes.iter().chain(node).map(ToString::to_string).collect();
-        let memory = MAX_BYTES.to_string();
-        let node = Node::start_unmounted(&NodeOptions { pfs, memory, arguments })?;
-        let mut command = node.command(&["plane", "agent", "--name", name]);
-        command.args(["--cluster", CLUSTER]).args(agent);
-        let agent = Daemon::start(&format!("plane-agent-{name}"), &mut command, &self.logs)?;
-        Ok(Agent { agent, node })
+        let arguments = sizes.iter().chain(arguments).map(ToString::to_string).collect();
+        Node::start_unmounted(&NodeOptions { pfs, memory: MAX_BYTES.to_string(), arguments })
     }
 }
 
@@ -341,8 +352,12 @@ impl Agent {
             .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())
     }
 
+    /// What holds on the node, which is within the limits of its owner whenever it is looked at.
     fn control(&self) -> Result<Value> {
-        Ok(self.node.status()?["control"].clone())
+        let control = self.node.status()?["control"].clone();
+        let capacity_bytes = control["capacity_bytes"].as_u64().unwrap_or(0);
+        ensure!((MIN_BYTES..=MAX_BYTES).contains(&capacity_bytes), "out of limits: {control}");
+        Ok(control)
     }
 
     fn count(&self, name: &str) -> Result<u64> {
@@ -370,6 +385,21 @@ impl Agent {
     fn wait_status(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Result<()> {
         wait(what, &mut Value::Null, || self.status().map(|it| (holds(&it), it)))
     }
+
+    /// Waits until it has taken two more ceilings than `applied`.
+    fn goes_on(&self, applied: u64) -> Result<()> {
+        self.wait_status("more ceilings of the job", |status| {
+            status["ceilings"]["applied"].as_u64() > Some(applied + 1)
+        })?;
+        self.control().map(drop)
+    }
+}
+
+/// How many ceilings were refused for a reason.
+fn refused(status: &Value, reason: &str) -> u64 {
+    let list = status["ceilings"]["refused"].as_array();
+    let found = list.and_then(|list| list.iter().find(|it| it["reason"] == reason));
+    found.and_then(|it| it["count"].as_u64()).unwrap_or(0)
 }
 
 /// Asks again and again until it is so; an error has the last answer.
@@ -387,6 +417,33 @@ fn wait(
         std::thread::sleep(WAIT);
     }
     anyhow::bail!("{what} never came: {last}")
+}
+
+/// Arguments of the job. With so little to be used, every machine is short of memory.
+fn job_arguments(connection: &[String], directory: &Path) -> Vec<String> {
+    let checkpoints = directory.join("checkpoints").display().to_string();
+    let arguments = [
+        ["--cluster", CLUSTER],
+        ["--policy", "dynims"],
+        ["--used-share", "0.01"],
+        ["--checkpoints", &checkpoints],
+        ["--restore", "latest"],
+    ];
+    let arguments = arguments.as_flattened().iter().map(ToString::to_string);
+    connection.iter().cloned().chain(arguments).collect()
+}
+
+/// Those of nodes that only collectd tells of.
+fn of_collectd() -> Vec<String> {
+    let bytes = [MIN_BYTES, MAX_BYTES, BLOCK_BYTES].map(|bytes| bytes.to_string());
+    let [min, max, block] = bytes;
+    let options = [
+        ["--collectd-topic", COLLECTD],
+        ["--min-bytes", &min],
+        ["--max-bytes", &max],
+        ["--block-bytes", &block],
+    ];
+    options.as_flattened().iter().map(ToString::to_string).collect()
 }
 
 /// collectd as it comes, with the two plug-ins of the paper.

@@ -168,7 +168,7 @@ impl Ceilings<'_> {
         let wait = left.min(WAIT) + Duration::from_millis(1);
         match reader.read(wait, |key, message| self.take(key, message)) {
             Came::Trouble(why) => {
-                self.shared.state().ceilings_link.broke(&why);
+                self.shared.state().ceilings_link.broke(&format!("{}: {why}", self.topic));
                 return false;
             }
             Came::Message => self.shared.state().ceilings_link.works(),

@@ -9,7 +9,7 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::DeliveryResult;
+use rdkafka::message::{DeliveryResult, Message as _};
 use rdkafka::producer::{BaseProducer, ProducerContext};
 use tidepool_cli::plane::AgentArguments;
 use tidepool_proto::{Error, ErrorKind, Result};
@@ -119,7 +119,7 @@ impl ProducerContext for Ear {
                 state.samples.sent += *samples;
                 state.samples_link.works();
             }
-            Err((error, _)) => match error.rdkafka_error_code() {
+            Err((error, message)) => match error.rdkafka_error_code() {
                 Some(RDKafkaErrorCode::MessageTimedOut) => {
                     state.samples.dropped += *samples;
                     state.samples_link.broke("they were not taken in time");
@@ -128,7 +128,8 @@ impl ProducerContext for Ear {
                 Some(RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight) => {}
                 _ => {
                     state.samples.failed += *samples;
-                    state.samples_link.broke(&error.to_string());
+                    // As where its user may not write there.
+                    state.samples_link.broke(&format!("{}: {error}", message.topic()));
                 }
             },
         }
@@ -223,4 +224,80 @@ pub fn refused(error: &KafkaError) -> Error {
     let operation = "making a client of Kafka";
     Error::new(ErrorKind::InvalidInput, operation, error.to_string())
         .remedy("properties are those of librdkafka, such as ssl.ca.location")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::{BaseRecord, DefaultProducerContext};
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+    use tidepool_control::actuator::ObservedStore;
+
+    use super::*;
+    use crate::ceilings::Ceilings;
+    use crate::sample::Origin;
+
+    const TOPIC: &str = "a-topic";
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn shared(cluster: &MockCluster<'_, DefaultProducerContext>) -> Arc<Shared> {
+        let store = ObservedStore::new(Path::new("/nowhere/node.sock"), None);
+        Arc::new(Shared::new(Origin::default(), cluster.bootstrap_servers(), store))
+    }
+
+    fn cluster(refused: RDKafkaApiKey) -> MockCluster<'static, DefaultProducerContext> {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic(TOPIC, 1, 1).unwrap();
+        let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+        cluster.request_errors(refused, &[error; 8]);
+        cluster
+    }
+
+    #[test]
+    fn a_user_who_may_not_write_is_told_the_topic() {
+        let cluster = cluster(RDKafkaApiKey::Produce);
+        let shared = shared(&cluster);
+        let ear = Ear { shared: Arc::clone(&shared), direction: Direction::Samples };
+        let config = config(&cluster.bootstrap_servers(), &[]);
+        let producer = Producer::from_config_and_context(&config, ear).unwrap();
+        let record = BaseRecord::with_opaque_to(TOPIC, Box::new(7)).key("n").payload("{}");
+        producer.send(record).map_err(|(error, _)| error).unwrap();
+        let began = Instant::now();
+        while shared.status().samples.failed == 0 && began.elapsed() < LIMIT {
+            producer.poll(Duration::from_millis(20));
+        }
+        let status = shared.status();
+        assert_eq!(status.samples.failed, 7);
+        let why = status.samples_trouble.unwrap().why;
+        assert!(why.contains(TOPIC) && why.contains("authorization"), "{why}");
+    }
+
+    #[test]
+    fn a_user_who_may_not_read_is_told_the_topic() {
+        let cluster = cluster(RDKafkaApiKey::Fetch);
+        let shared = shared(&cluster);
+        let ear = Ear { shared: Arc::clone(&shared), direction: Direction::Ceilings };
+        let config = config(&cluster.bootstrap_servers(), &[]);
+        let client = Consumer::from_config_and_context(&config, ear).unwrap();
+        let ceilings = Ceilings {
+            shared: Arc::clone(&shared),
+            client: &client,
+            topic: TOPIC,
+            sends_samples: true,
+        };
+        let ending = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| ceilings.run(&ending));
+            let began = Instant::now();
+            while shared.status().ceilings_trouble.is_none() && began.elapsed() < LIMIT {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            ending.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let why = shared.status().ceilings_trouble.unwrap().why;
+        assert!(why.contains(TOPIC) && why.contains("authorization"), "{why}");
+    }
 }

@@ -21,10 +21,12 @@ use crate::jvm::alluxio::Alluxio;
 use crate::jvm::artifacts;
 use crate::jvm::daemon::Daemon;
 use crate::jvm::java::{self, Dialogue, Java};
+use crate::jvm::talk::Talk;
 use crate::node::{Node, NodeOptions};
 use crate::scratch::Scratch;
 
 const NAME: &str = "plane-alluxio";
+const CEILINGS: &str = "tidepool-ceilings";
 const NODE: &str = "node2";
 const STORE: &str = "alluxio";
 /// A block of the worker.
@@ -57,7 +59,7 @@ struct Rig {
     number: u64,
     reader: Dialogue,
     /// Sends ceilings to the node.
-    sender: Dialogue,
+    sender: Talk,
     agent: Daemon,
     node: Node,
     alluxio: Alluxio,
@@ -107,7 +109,7 @@ impl Rig {
         let mut command = node.command(&["plane", "agent", "--name", NODE, "--no-samples"]);
         command.args(["--cluster", CLUSTER, "--kafka", &site.kafka.address()]);
         let agent = Daemon::start("plane-agent", &mut command, &site.logs)?;
-        let sender = site.kafka.sender("tidepool-ceilings", NODE)?;
+        let sender = site.kafka.talk()?;
         let jar = artifacts::project("hadoop")?.jar.display().to_string();
         let java = Java::new(java::class_path(&[&alluxio.class_path, &jar]), "256m").light();
         let none: [&str; 0] = [];
@@ -139,7 +141,7 @@ impl Rig {
                 {"name": STORE, "ceiling_bytes": ceiling_bytes},
             ],
         });
-        self.sender.say(&message.to_string())
+        self.sender.send(CEILINGS, NODE, &[message.to_string()])
     }
 
     /// Milliseconds from the message of a ceiling until `holds`.

@@ -41,6 +41,13 @@ impl Site {
         Ok(Site { job: None, kafka, partitions, logs, directory })
     }
 
+    /// A file with this text, as long as the site is there.
+    pub fn file(&self, name: &str, text: &str) -> Result<String> {
+        let path = self.directory.path().join(name);
+        std::fs::write(&path, text)?;
+        Ok(path.display().to_string())
+    }
+
     /// Starts the job; the last one ends before.
     pub fn start_job(&mut self, arguments: &[String]) -> Result<()> {
         self.job = None;

@@ -34,7 +34,7 @@ impl Rig {
         let file = directory.join("stores.toml");
         std::fs::write(&file, configuration(&socket))?;
         let node = ["--control", "on", "--controlled-stores", &file.display().to_string()];
-        let agent = self.starting.start_with("n5", &node, &["--kafka", &self.kafka.address()])?;
+        let agent = self.starting.start_with("n5", &node, &[])?;
         let sent = agent.wait("both ceilings", |control| {
             let of_other = &control["other_ceilings"][0];
             control["leased_ceiling"]["ceiling_bytes"] == MIN_BYTES

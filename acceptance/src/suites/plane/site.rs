@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::wait;
-use crate::jvm::kafka::Kafka;
+use crate::jvm::talk::Talk;
 use crate::process;
 
 /// The command on one broker.
@@ -16,17 +16,19 @@ use crate::process;
 pub struct SiteCommand {
     /// The program of operators.
     pub tidepool: PathBuf,
-    /// The broker.
-    pub kafka: String,
+    /// Which broker, and as whom.
+    pub connection: Vec<String>,
 }
 
 impl SiteCommand {
-    fn run(&self, arguments: &[&str]) -> Result<Output> {
+    /// What it prints.
+    pub fn run(&self, arguments: &[&str]) -> Result<Output> {
         let mut command = Command::new(&self.tidepool);
-        process::capture(command.args(["plane", "site", "--kafka", &self.kafka]).args(arguments))
+        process::capture(command.args(["plane", "site"]).args(&self.connection).args(arguments))
     }
 
-    fn facts(&self) -> Result<(Option<i32>, Value)> {
+    /// Its exit code and what it knows.
+    pub fn facts(&self) -> Result<(Option<i32>, Value)> {
         let output = self.run(&["--json"])?;
         let facts = serde_json::from_slice(&output.stdout)
             .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
@@ -63,7 +65,7 @@ impl SiteCommand {
     }
 
     /// What others write to the topic commands no terminal, and hides nothing.
-    pub fn bears_a_hostile_producer(&self, kafka: &Kafka) -> Result<()> {
+    pub fn bears_a_hostile_producer(&self, talk: &mut Talk) -> Result<()> {
         let (_, facts) = self.facts()?;
         let (plane, at_ms) = (&facts["plane"], facts["age_ms"].as_u64().unwrap_or(0));
         let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
@@ -78,7 +80,7 @@ impl SiteCommand {
         });
         let long = format!("\"{}\"", "x".repeat(super::LONG_BYTES));
         let messages = [rack.to_string(), "NaN".to_owned(), "[".repeat(50_000), long];
-        kafka.send(super::SUMMARIES, "hostile", &messages)?;
+        talk.send(super::SUMMARIES, "hostile", &messages)?;
         let (_, facts) = self.facts()?;
         ensure!(has_alarm(&facts, "strange"), "no alarm: {facts}");
         let demand_bytes = facts["demand_bytes"].as_u64();
@@ -86,6 +88,17 @@ impl SiteCommand {
         let text = self.run(&[])?.stdout;
         ensure!(!text.contains(&0x1b), "a terminal obeys: {}", String::from_utf8_lossy(&text));
         Ok(())
+    }
+
+    /// Waits for an alarm and returns the exit code and facts that come with it.
+    pub fn wait_for_alarm(&self, name: &str) -> Result<(Option<i32>, Value)> {
+        let (mut last, mut code) = (Value::Null, None);
+        wait(&format!("the alarm {name}"), &mut last, || {
+            let (exit_code, facts) = self.facts()?;
+            code = exit_code;
+            Ok((has_alarm(&facts, name), facts))
+        })?;
+        Ok((code, last))
     }
 
     /// No broker answers: an error that says so.
@@ -98,7 +111,8 @@ impl SiteCommand {
     }
 }
 
-fn has_alarm(facts: &Value, name: &str) -> bool {
+/// Whether an alarm of this name is among the facts.
+pub fn has_alarm(facts: &Value, name: &str) -> bool {
     let alarms = facts["alarms"].as_array();
     alarms.is_some_and(|alarms| alarms.iter().any(|alarm| alarm["name"] == name))
 }
