@@ -19,7 +19,7 @@ const CEILINGS: &str = "tidepool-ceilings";
 /// As an agent waits.
 const FETCH_WAIT_MS: i32 = 20_000;
 /// How often a broker is asked for the end of a partition, and the time between.
-const TRIES: u32 = 100;
+const TRIES: u32 = 600;
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Parser)]

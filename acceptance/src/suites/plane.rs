@@ -93,7 +93,7 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
     need(&[collectd, ("mvn", "maven"), ("memcached", "memcached")])?;
     let (directory, _) = places.corner()?;
     let mut rig = Rig::start(&places.lower, &directory)?;
-    let steps: [Step; 9] = [
+    let steps: [Step; 10] = [
         ("ceilings come to both nodes", Rig::ceilings_come),
         ("the job is killed and goes on", Rig::the_job_goes_on),
         ("a node starts anew", Rig::a_node_starts_anew),
@@ -101,6 +101,7 @@ pub fn run(places: &Places) -> Result<Vec<Outcome>> {
         ("a hostile producer moves nothing", Rig::a_hostile_producer_moves_nothing),
         ("odd messages are counted", Rig::odd_messages_are_counted),
         ("two jobs run by mistake", Rig::two_jobs_run),
+        ("a topic comes late", Rig::a_topic_comes_late),
         ("only a broker with the right certificate is believed", Rig::certificates_count),
         ("Kafka dies and comes back", Rig::kafka_dies),
     ];
@@ -164,6 +165,16 @@ impl Rig {
         let sent = self.agents[1].status()?["samples"]["sent"].clone();
         ensure!(sent == 0, "collectd sends those of the other node: {sent}");
         self.site.shows_nodes(MIN_BYTES)
+    }
+
+    /// No ceiling has to come for that: with `follow` none ever does.
+    fn a_topic_comes_late(&mut self) -> Result<()> {
+        let agent =
+            self.starting.start("late", "off", &["--ceilings-topic", "late", "--no-samples"])?;
+        let has_trouble = |status: &Value| !status["ceilings_trouble"].is_null();
+        agent.wait_status("a topic that is not there", has_trouble)?;
+        self.kafka.create(1, &["late"])?;
+        agent.wait_status("the topic", |status| !has_trouble(status))
     }
 
     fn the_job_goes_on(&mut self) -> Result<()> {

@@ -238,6 +238,7 @@ mod tests {
 
     use super::*;
     use crate::ceilings::Ceilings;
+    use crate::rhythm::Rhythm;
     use crate::sample::Origin;
 
     const TOPIC: &str = "a-topic";
@@ -245,7 +246,8 @@ mod tests {
 
     fn shared(cluster: &MockCluster<'_, DefaultProducerContext>) -> Arc<Shared> {
         let store = ObservedStore::new(Path::new("/nowhere/node.sock"), None);
-        Arc::new(Shared::new(Origin::default(), cluster.bootstrap_servers(), store))
+        let rhythm = Rhythm::new(100, None, None).unwrap();
+        Arc::new(Shared::new(Origin::default(), rhythm, cluster.bootstrap_servers(), store))
     }
 
     fn cluster(refused: RDKafkaApiKey) -> MockCluster<'static, DefaultProducerContext> {
@@ -260,7 +262,7 @@ mod tests {
     fn a_user_who_may_not_write_is_told_the_topic() {
         let cluster = cluster(RDKafkaApiKey::Produce);
         let shared = shared(&cluster);
-        let ear = Ear { shared: Arc::clone(&shared), direction: Direction::Samples };
+        let ear = Ear::new(&shared, Direction::Samples);
         let config = config(&cluster.bootstrap_servers(), &[]);
         let producer = Producer::from_config_and_context(&config, ear).unwrap();
         let record = BaseRecord::with_opaque_to(TOPIC, Box::new(7)).key("n").payload("{}");
@@ -279,12 +281,26 @@ mod tests {
     fn a_user_who_may_not_read_is_told_the_topic() {
         let cluster = cluster(RDKafkaApiKey::Fetch);
         let shared = shared(&cluster);
-        let ear = Ear { shared: Arc::clone(&shared), direction: Direction::Ceilings };
+        let told = |shared: &Shared| shared.status().ceilings_trouble.is_some();
+        read_until(&cluster, &shared, told);
+        let why = shared.status().ceilings_trouble.unwrap().why;
+        assert!(why.contains(TOPIC) && why.contains("authorization"), "{why}");
+    }
+
+    /// Takes ceilings until `holds`, or for a minute.
+    fn read_until(
+        cluster: &MockCluster<'_, DefaultProducerContext>,
+        shared: &Arc<Shared>,
+        holds: impl Fn(&Shared) -> bool,
+    ) {
         let config = config(&cluster.bootstrap_servers(), &[]);
-        let client = Consumer::from_config_and_context(&config, ear).unwrap();
+        let ear = |direction| Ear::new(shared, direction);
+        let client = Consumer::from_config_and_context(&config, ear(Direction::Ceilings)).unwrap();
+        let looker = Producer::from_config_and_context(&config, ear(Direction::Samples)).unwrap();
         let ceilings = Ceilings {
-            shared: Arc::clone(&shared),
+            shared: Arc::clone(shared),
             client: &client,
+            looker: &looker,
             topic: TOPIC,
             sends_samples: true,
         };
@@ -292,12 +308,10 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| ceilings.run(&ending));
             let began = Instant::now();
-            while shared.status().ceilings_trouble.is_none() && began.elapsed() < LIMIT {
+            while !holds(shared) && began.elapsed() < LIMIT {
                 std::thread::sleep(Duration::from_millis(20));
             }
             ending.store(true, std::sync::atomic::Ordering::Relaxed);
         });
-        let why = shared.status().ceilings_trouble.unwrap().why;
-        assert!(why.contains(TOPIC) && why.contains("authorization"), "{why}");
     }
 }

@@ -71,7 +71,13 @@ const fn paper(
 }
 
 /// 1,000 nodes with a summary a second.
-const fn summaries(policy: &'static str, gather_ms: u64, batch: u32, lease_ms: u64) -> Case {
+const fn summaries(
+    policy: &'static str,
+    gather_ms: u64,
+    batch: u32,
+    lease_ms: u64,
+    partitions: u32,
+) -> Case {
     Case {
         nodes: 1000,
         interval_ms: 1000,
@@ -79,7 +85,7 @@ const fn summaries(policy: &'static str, gather_ms: u64, batch: u32, lease_ms: u
         policy,
         gather_ms,
         lease_ms,
-        partitions: 1024,
+        partitions,
         goal_cores: Some(0.2),
         paper_cores: None,
     }
@@ -91,10 +97,10 @@ pub const CASES: [Case; 8] = [
     paper(25, GATHER_MS, Some(1.0), Some(17.3)),
     paper(100, 0, Some(0.5), Some(4.8)),
     paper(100, GATHER_MS, Some(0.5), Some(4.8)),
-    summaries("dynims", GATHER_MS, 1, LEASE_MS),
-    summaries("dynims", 100, 5, 20_000),
-    summaries("follow", 100, 1, LEASE_MS),
-    summaries("follow", 100, 5, LEASE_MS),
+    summaries("dynims", GATHER_MS, 1, LEASE_MS, 1024),
+    summaries("dynims", 100, 5, 20_000, 1024),
+    summaries("follow", 100, 1, LEASE_MS, 64),
+    summaries("follow", 100, 5, LEASE_MS, 64),
 ];
 
 /// What one round gave.

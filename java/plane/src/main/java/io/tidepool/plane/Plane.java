@@ -78,7 +78,8 @@ public final class Plane {
             readings = readings.union(source(environment, options, options.collectdTopic,
                     MessageFormat.ofCollectd(options), "collectd"));
         }
-        SingleOutputStreamOperator<Ceiling> nodes = keyed(readings, Reading::key, single && !hasCollectd)
+        SingleOutputStreamOperator<Ceiling> nodes =
+                keyed(readings, Reading::key, single && !hasCollectd)
                 .process(new NodeFunction(options, newPlane)).name("nodes").uid("nodes");
         DataStream<Ceiling> ceilings = nodes;
         DataStream<Report> reports = nodes.getSideOutput(NodeFunction.REPORTS);
@@ -93,14 +94,15 @@ public final class Plane {
         ceilings.sinkTo(sink(options, new CeilingFormat(options.ceilingsTopic)))
                 .name("ceilings").uid("ceilings");
         keyed(reports, report -> "", single && !isFair)
-                .process(new SummaryFunction(options.policy)).name("sums").uid("sums").setParallelism(1)
+                .process(new SummaryFunction(options.policy)).name("sums").uid("sums")
+                .setParallelism(1)
                 .sinkTo(sink(options, new SummaryFormat(options.summariesTopic)))
                 .name("summaries").uid("summaries").setParallelism(1);
     }
 
     /**
-     * A stream by key. Where one instance does all, and one stream comes, both sides stay one thread:
-     * a message that goes to another one is written, read, and wakes it.
+     * A stream by key. Where one instance does all, and one stream comes, both sides are one
+     * thread: a message that goes to another one is written, read, and wakes it.
      */
     private static <T> KeyedStream<T, String> keyed(DataStream<T> stream,
             KeySelector<T, String> key, boolean inOneThread) {
