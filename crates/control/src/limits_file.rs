@@ -61,6 +61,15 @@ impl LimitsFile {
         LimitsFile { book, stores: stores.to_vec() }
     }
 
+    /// Stores that the control has set a limit of and that are none of its stores any more, with
+    /// the limit that each had before.
+    pub fn orphans(&self) -> Vec<(String, u64)> {
+        let known = |name: &str| self.stores.iter().any(|store| store.name() == name);
+        let limits = self.book.limits.lock();
+        let left = limits.iter().filter(|(name, entry)| !known(name) && is_there(&entry.before));
+        left.map(|(name, entry)| (name.clone(), entry.before.limit_bytes)).collect()
+    }
+
     /// Whether the file can be written now.
     ///
     /// # Errors
@@ -107,11 +116,13 @@ impl LimitsFile {
 /// Stores whose limits were not put back, with the limit that each had before, by the file at
 /// `path`. A server that has ended is none of them.
 pub fn limits_left(path: &Path) -> Vec<(String, u64)> {
-    let is_there = |before: &LimitBefore| {
-        before.process_id == 0 || Path::new(&format!("/proc/{}", before.process_id)).exists()
-    };
     let left = read(path).into_iter().filter(|(_, entry)| is_there(&entry.before));
     left.map(|(name, entry)| (name, entry.before.limit_bytes)).collect()
+}
+
+/// Whether the server still runs; one that is no process of this node always does.
+fn is_there(before: &LimitBefore) -> bool {
+    before.process_id == 0 || Path::new(&format!("/proc/{}", before.process_id)).exists()
 }
 
 impl Book {
@@ -188,19 +199,22 @@ impl Book {
     }
 }
 
-/// Gives entries without a store of their name to stores at their place.
+/// Gives entries to the stores at their places, whatever these are called now, and only then those
+/// that are left to stores of their names. Those of no store stay, under a name that none has.
 fn rename(limits: &mut Limits, stores: &[Arc<dyn Actuator>]) {
-    for store in stores.iter().filter(|store| !store.place().is_empty()) {
-        if limits.contains_key(store.name()) {
-            continue;
+    let mut left = std::mem::take(limits);
+    for store in stores {
+        let place = store.place();
+        let mut there = left.iter().filter(|(_, entry)| !place.is_empty() && entry.place == place);
+        if let Some((name, _)) = there.next() {
+            let name = name.clone();
+            let entry = left.remove(&name);
+            limits.extend(entry.map(|entry| (store.name().to_owned(), entry)));
         }
-        let (place, is_named) = (store.place(), |name| stores.iter().any(|it| it.name() == name));
-        let mut others = limits.iter().filter(|(name, _)| !is_named(name.as_str()));
-        let Some((name, _)) = others.find(|(_, entry)| entry.place == place) else { continue };
-        let name = name.clone();
-        if let Some(entry) = limits.remove(&name) {
-            limits.insert(store.name().to_owned(), entry);
-        }
+    }
+    for (name, entry) in left {
+        let is_taken = limits.contains_key(&name);
+        limits.insert(if is_taken { format!("{name} ({})", entry.place) } else { name }, entry);
     }
 }
 
@@ -321,11 +335,38 @@ mod tests {
         let file = begin(&path, &[&killed[0], &killed[1]]);
         killed.iter().for_each(|server| _ = server.resize(20, Duration::ZERO).unwrap());
         drop(file);
-        // `a` goes by another name.
-        let next = [at("c", "here", 20), at("b", "there", 20)];
-        assert!(begin(&path, &[&next[0], &next[1]]).put_back().is_empty());
-        assert_eq!(next.each_ref().map(|server| *server.limit_bytes.lock()), [100, 200]);
-        assert!(!path.exists(), "nothing is left under the old name");
+        // `a` goes by another name, and then by that of the other one, which has its.
+        for names in [["c", "b"], ["b", "a"]] {
+            let text = fs::read_to_string(&path).unwrap();
+            let next = [at(names[0], "here", 20), at(names[1], "there", 20)];
+            assert!(begin(&path, &[&next[0], &next[1]]).put_back().is_empty());
+            assert_eq!(next.each_ref().map(|server| *server.limit_bytes.lock()), [100, 200]);
+            assert!(!path.exists(), "nothing is left under the old name");
+            fs::write(&path, text).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_store_that_is_controlled_no_more_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("limits");
+        let killed = [("a", "gone", 400), ("b", "here", 100)];
+        let entry = |(name, place, limit_bytes)| {
+            let process_id = std::process::id();
+            let before = LimitBefore { process_id, limit_bytes, set_bytes: vec![20] };
+            (String::from(name), Entry { before, place: String::from(place) })
+        };
+        let text = serde_json::to_string(&Limits::from(killed.map(entry))).unwrap();
+        for (name, told) in [("b", "a"), ("c", "a"), ("a", "a (gone)")] {
+            fs::write(&path, &text).unwrap();
+            let server = Arc::into_inner(server(name, 20, false)).unwrap();
+            let it = Arc::new(Server { place: "here", ..server });
+            let file = begin(&path, &[&it]);
+            it.resize(30, Duration::ZERO).unwrap();
+            assert_eq!(file.orphans(), [(told.to_owned(), 400)], "{name}");
+            assert_eq!(file.put_back().len(), 1, "{name}");
+            assert_eq!(*it.limit_bytes.lock(), 100, "{name}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tidepool_control::{
     Governor, Handle, JournalFile, JournalOptions, LimitsFile, NodeLock, Priority, Record,
     limits_left, prepare_process, settings, start,
 };
-use tidepool_proto::{Error, Result};
+use tidepool_proto::{ByteSize, Error, Result};
 
 use super::foreign;
 use super::reporting::Reporter;
@@ -88,6 +88,7 @@ pub fn run(options: &ControllerOptions) -> Result<()> {
         tracing::error!("other stores keep their limits: {error}");
         notes.push(format!("other stores keep their limits: {error}"));
     }
+    tell_orphans(&limits, &mut notes);
     let mut actuators: Vec<Arc<dyn Actuator>> = vec![store.clone()];
     let below = |it| Arc::new(LeasedStore::new(it, store.ceilings())) as Arc<dyn Actuator>;
     actuators.extend(others.into_iter().map(below));
@@ -107,6 +108,19 @@ pub fn run(options: &ControllerOptions) -> Result<()> {
         tracing::error!("not put back: {failed}");
     }
     Ok(())
+}
+
+/// Says which stores keep a limit of the control though it controls them no more.
+fn tell_orphans(limits: &LimitsFile, notes: &mut Vec<String>) {
+    for (name, limit_bytes) in limits.orphans() {
+        let had = ByteSize(limit_bytes);
+        let note = format!(
+            "the store `{name}` keeps the limit that control set and had {had}: it is among the \
+             controlled stores no more; add it again, or give it its limit back by hand"
+        );
+        tracing::warn!("{note}");
+        notes.push(note);
+    }
 }
 
 /// The lock of the controller of the node at `socket`. Nodes of one machine have a controller each:
