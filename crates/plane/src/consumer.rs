@@ -186,8 +186,8 @@ pub struct Unseen {
     pub is_final: bool,
 }
 
-/// How many partitions a topic has, which is never 0. Brokers answer a connection in order: a client
-/// whose own requests wait for messages hears of it only behind them.
+/// How many partitions a topic has, which is never 0. Brokers answer a connection in order: a
+/// client whose own requests wait for messages hears of it only behind them.
 ///
 /// # Errors
 /// Where the topic is not there, is not for this user, or no broker answers.

@@ -1,6 +1,6 @@
-//! [`Users`]: names of users by their numbers, from wherever this machine has its users. A directory
-//! of users may be slow, hang, or say too much: an answer has a limit in time and length, and where
-//! none comes the number stands for the name.
+//! [`Users`]: names of users by their numbers, from wherever this machine has its users. Their
+//! directory may be slow, hang, or say too much: an answer has a limit in time and length, and
+//! where none comes the number stands for the name.
 
 use std::collections::HashMap;
 use std::io::Read;

@@ -407,7 +407,8 @@ impl FakeHdfs {
         format!(
             "kind = 'hdfs'\nname = 'hdfs'\npool = 'warm'\npid_file = '{place}/pid'\n\
              capacity_min_bytes = 0\ncapacity_max_bytes = '1GiB'\n\
-             java = {{ class_path = '/x', program = '{place}/program', jar = '{place}/stores.jar' }}\n"
+             java = {{ class_path = '/x', program = '{place}/program', \
+             jar = '{place}/stores.jar' }}\n"
         )
     }
 
