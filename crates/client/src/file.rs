@@ -68,6 +68,14 @@ struct Origin {
     memory_only: bool,
 }
 
+impl Origin {
+    /// Whether a node that opened the file anew has the same content of it, as far as that is told.
+    /// Of bytes that are not on the PFS, its version is that of the stub, without their length.
+    fn is_same(&self, version: &Version, size: u64) -> bool {
+        lower::is_same_content(version, &self.version) && size == self.size
+    }
+}
+
 /// Whether an open may go on without the node after it refused for this reason.
 fn can_do_without(kind: ErrorKind) -> bool {
     match kind {
@@ -263,9 +271,8 @@ impl File {
         match asked {
             Ok(None) => Ok(None),
             Ok(Some(binding)) => {
-                if !self.options.access.writes()
-                    && !lower::is_same_content(&binding.version, &self.origin.version)
-                {
+                let is_same = self.origin.is_same(&binding.version, binding.size);
+                if !self.options.access.writes() && !is_same {
                     self.forget(&binding);
                     return Err(changed());
                 }
@@ -418,5 +425,22 @@ impl Drop for File {
         if let Err(error) = self.finish() {
             (self.link.options.notice)(&format!("a file was dropped before its error: {error}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidepool_proto::FileId;
+
+    use super::*;
+
+    #[test]
+    fn bytes_that_are_not_on_the_pfs_are_told_by_their_length_as_well() {
+        let id = FileId { device: 1, inode: 2 };
+        let stub = Version { id, size: 0, modified_ns: 5, changed_ns: 6, born_ns: 4 };
+        let origin = Origin { version: stub, size: 100, memory_only: true };
+        assert!(origin.is_same(&Version { changed_ns: 9, ..stub }, 100), "a mark moves that");
+        assert!(!origin.is_same(&stub, 101), "written anew, with the time of before");
+        assert!(!origin.is_same(&Version { modified_ns: 7, ..stub }, 100));
     }
 }
