@@ -105,8 +105,9 @@ impl LimitsFile {
             .filter(|(name, _)| kept.contains_key(**name))
             .map(|(name, error)| format!("the limit of `{name}`: {error}"))
             .collect();
-        let unknown = kept.keys().filter(|name| !back.iter().any(|(known, _)| known == name));
-        failed.extend(unknown.map(|name| {
+        let known = |name: &str| back.iter().any(|(known, _)| *known == name);
+        let unknown = kept.iter().filter(|(name, entry)| !known(name) && is_there(&entry.before));
+        failed.extend(unknown.map(|(name, _)| {
             format!("the limit of `{name}`: no store of that name is among those to control")
         }));
         failed
@@ -213,7 +214,14 @@ fn rename(limits: &mut Limits, stores: &[Arc<dyn Actuator>]) {
         }
     }
     for (name, entry) in left {
-        let is_taken = limits.contains_key(&name);
+        // A store of this name at another place is another server, unless its process is the same.
+        let is_other = stores.iter().any(|store| {
+            let (place, now) = (store.place(), store.limit_before());
+            let is_same = now.is_some_and(|now| now.process_id == entry.before.process_id);
+            let moved = !place.is_empty() && !entry.place.is_empty() && place != entry.place;
+            store.name() == name && moved && (entry.before.process_id == 0 || !is_same)
+        });
+        let is_taken = is_other || limits.contains_key(&name);
         limits.insert(if is_taken { format!("{name} ({})", entry.place) } else { name }, entry);
     }
 }
@@ -357,15 +365,22 @@ mod tests {
             (String::from(name), Entry { before, place: String::from(place) })
         };
         let text = serde_json::to_string(&Limits::from(killed.map(entry))).unwrap();
-        for (name, told) in [("b", "a"), ("c", "a"), ("a", "a (gone)")] {
+        // Under its name there may be another server, whose own limit was noted or not.
+        for (name, place, told) in [
+            ("b", "here", "a"),
+            ("c", "here", "a"),
+            ("a", "here", "a (gone)"),
+            ("a", "new", "a (gone)"),
+        ] {
             fs::write(&path, &text).unwrap();
             let server = Arc::into_inner(server(name, 20, false)).unwrap();
-            let it = Arc::new(Server { place: "here", ..server });
+            let it = Arc::new(Server { place, ..server });
             let file = begin(&path, &[&it]);
             it.resize(30, Duration::ZERO).unwrap();
-            assert_eq!(file.orphans(), [(told.to_owned(), 400)], "{name}");
-            assert_eq!(file.put_back().len(), 1, "{name}");
-            assert_eq!(*it.limit_bytes.lock(), 100, "{name}");
+            assert!(file.orphans().contains(&(told.to_owned(), 400)), "{name} at {place}");
+            assert!(!file.put_back().is_empty(), "{name} at {place}");
+            let had = if place == "here" { 100 } else { 20 };
+            assert_eq!(*it.limit_bytes.lock(), had, "{name} at {place}");
         }
     }
 

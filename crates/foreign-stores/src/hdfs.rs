@@ -32,9 +32,10 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// A NameNode hears each 10 seconds what is cached, and tells a DataNode the next thing after 30,
 /// unless set otherwise. The program has it look again meanwhile.
 const SETTLE_TIME: Duration = Duration::from_secs(36);
-/// Time for the NameNode to tell or take a limit where nobody waits for memory. The first answer
-/// comes after a login.
+/// Time for the NameNode to tell or take a limit where nobody waits for memory.
 const LIMIT_TIME: Duration = Duration::from_secs(10);
+/// The same for the first answer, which comes after the start of Java and a login.
+const OPENING_TIME: Duration = Duration::from_secs(40);
 const OPERATION: &str = "opening an HDFS store";
 
 /// A cache pool to control, on the DataNode of this node.
@@ -68,8 +69,6 @@ pub struct Hdfs {
 struct Pool<'a> {
     program: &'a JavaProgram,
     deadline: Instant,
-    /// A limit was set, so the NameNode looks at once at what to cache.
-    is_told: bool,
 }
 
 impl Limited for Pool<'_> {
@@ -83,8 +82,12 @@ impl Limited for Pool<'_> {
     }
 
     fn set_limit(&mut self, limit_bytes: u64) -> Result<()> {
-        self.is_told = true;
         self.program.resize(limit_bytes, self.deadline).map(drop)
+    }
+
+    /// The NameNode looks once more at what to cache.
+    fn set_again(&mut self, limit_bytes: u64) -> Result<()> {
+        self.set_limit(limit_bytes)
     }
 }
 
@@ -114,7 +117,7 @@ impl Hdfs {
             last.unless_replaced_by(data_node(&pid_file)?, &NAMES)
         })?;
         let program = program(&configuration)?;
-        let limit_bytes = program.limit(Instant::now() + LIMIT_TIME)?;
+        let limit_bytes = program.limit(Instant::now() + OPENING_TIME)?;
         Ok(Hdfs { configuration, program, ledger, process, limit: Limit::new(0, limit_bytes) })
     }
 
@@ -124,7 +127,7 @@ impl Hdfs {
         left: LimitBefore,
     ) -> Result<()> {
         let program = program(configuration)?;
-        let mut pool = pool(&program, Instant::now() + LIMIT_TIME);
+        let mut pool = pool(&program, Instant::now() + OPENING_TIME);
         let limit = Limit::new(0, pool.limit_bytes()?);
         limit.adopt(left);
         limit.put_back(&mut pool)
@@ -139,10 +142,6 @@ impl Hdfs {
         // No longer, for the end of control waits for it.
         let mut pool = pool(&self.program, deadline.min(Instant::now() + LIMIT_TIME));
         self.limit.set(&mut pool, limit_bytes)?;
-        if !pool.is_told {
-            // The same again: the NameNode looks once more.
-            pool.set_limit(limit_bytes)?;
-        }
         settle::wait(|| self.locked_bytes(), capacity_bytes, SETTLE_TIME, deadline)
     }
 }
@@ -190,7 +189,7 @@ fn program(configuration: &HdfsConfiguration) -> Result<JavaProgram> {
 }
 
 fn pool(program: &JavaProgram, deadline: Instant) -> Pool<'_> {
-    Pool { program, deadline, is_told: false }
+    Pool { program, deadline }
 }
 
 /// Number of the DataNode's process.

@@ -27,20 +27,26 @@ const WAIT: Duration = Duration::from_secs(1);
 /// The servers that one controller governs, so that none is governed twice: under two names it
 /// would be asked for two capacities, and each would take the other's limit for an administrator's.
 #[derive(Clone, Default)]
-pub struct Siblings(Arc<Mutex<Vec<Weak<dyn Actuator>>>>);
+pub struct Siblings(Arc<Mutex<Vec<(Weak<dyn Actuator>, String)>>>);
 
 impl Siblings {
     /// Notes a server that was opened, unless it is there already: then answers as what.
-    fn note(&self, store: &Arc<dyn Actuator>) -> Option<Arc<dyn Actuator>> {
+    fn note(&self, store: &Arc<dyn Actuator>, place: String) -> Option<Arc<dyn Actuator>> {
         let mut others = self.0.lock();
-        others.retain(|other| other.strong_count() > 0);
-        // Stores whose limits are no process's may share one: two pools of a DataNode.
-        store.limit_before().filter(|before| before.process_id != 0)?;
+        others.retain(|(other, _)| other.strong_count() > 0);
+        let before = store.limit_before()?;
         let process = |store: &Arc<dyn Actuator>| store.state().ok().map(|state| state.process_id);
-        let same = |other: &Arc<dyn Actuator>| process(other) == process(store);
-        let twin = others.iter().filter_map(Weak::upgrade).find(same);
+        let twin = others.iter().find_map(|(other, its_place)| {
+            let other = other.upgrade()?;
+            let same = match before.process_id {
+                // Stores whose limits are no process's may share one: two pools of a DataNode.
+                0 => *its_place == place,
+                _ => process(&other) == process(store),
+            };
+            same.then_some(other)
+        });
         if twin.is_none() {
-            others.push(Arc::downgrade(store));
+            others.push((Arc::downgrade(store), place));
         }
         twin
     }
@@ -147,7 +153,7 @@ fn try_to_open(
     match opened {
         Ok(store) => {
             let store: Arc<dyn Actuator> = Arc::from(store);
-            if let Some(twin) = siblings.note(&store) {
+            if let Some(twin) = siblings.note(&store, configuration.place()) {
                 refuse_twin(configuration.name(), twin, &mut state);
                 drop(state);
                 shared.changed.notify_all();

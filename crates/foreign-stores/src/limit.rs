@@ -24,6 +24,11 @@ pub trait Limited {
 
     /// Sets the limit.
     fn set_limit(&mut self, limit_bytes: u64) -> Result<()>;
+
+    /// The limit is the one that is wanted; for servers that do more where it is set again.
+    fn set_again(&mut self, _limit_bytes: u64) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The limit of one server.
@@ -134,7 +139,7 @@ impl State {
         }
         let (_, present) = self.look(server)?;
         if present == limit_bytes {
-            return Ok(());
+            return server.set_again(limit_bytes);
         }
         let known = self.before.set_bytes.clone();
         let set = &mut self.before.set_bytes;

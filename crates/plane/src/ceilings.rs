@@ -15,7 +15,7 @@ use crate::ceiling::{self, Ceiling, Own, OwnSamples, Refusal};
 use crate::consumer::{Came, From, PartitionReader, Unseen, partition_of};
 use crate::follow::Follow;
 use crate::kafka::{Consumer, Producer};
-use crate::samples::wall_clock_ms;
+use crate::samples::{hear, wall_clock_ms};
 use crate::shared::{Shared, say};
 
 /// Longest wait, so that an end is seen.
@@ -116,7 +116,7 @@ impl Ceilings<'_> {
         });
         // The client's own words for what is wrong, which come first, say more.
         while self.client.poll(Duration::ZERO).is_some() {}
-        self.looker.poll(Duration::ZERO);
+        hear(self.looker);
         let mut state = self.shared.state();
         match started {
             Ok(is_proven) => {

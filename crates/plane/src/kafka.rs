@@ -29,12 +29,14 @@ const FETCH_WAIT_MS: u64 = 20_000;
 const SOCKET_TIMEOUT_MS: u64 = 30_000;
 
 /// Properties of both clients that files may change.
-const DEFAULTS: [(&str, &str); 5] = [
+const DEFAULTS: [(&str, &str); 6] = [
     ("client.id", "tidepool-agent"),
     ("reconnect.backoff.ms", "250"),
     ("reconnect.backoff.max.ms", "5000"),
     ("socket.keepalive.enable", "true"),
     ("log.connection.close", "false"),
+    // Who asks about a topic must not make it, with a broker's defaults.
+    ("allow.auto.create.topics", "false"),
 ];
 
 /// Which link a client is of.
@@ -259,6 +261,12 @@ mod tests {
     }
 
     #[test]
+    fn no_client_makes_topics() {
+        let config = config("broker:9092", &[]);
+        assert_eq!(config.get("allow.auto.create.topics"), Some("false"));
+    }
+
+    #[test]
     fn a_user_who_may_not_write_is_told_the_topic() {
         let cluster = cluster(RDKafkaApiKey::Produce);
         let shared = shared(&cluster);
@@ -281,7 +289,10 @@ mod tests {
     fn a_user_who_may_not_read_is_told_the_topic() {
         let cluster = cluster(RDKafkaApiKey::Fetch);
         let shared = shared(&cluster);
-        let told = |shared: &Shared| shared.status().ceilings_trouble.is_some();
+        let told = |shared: &Shared| {
+            let trouble = shared.status().ceilings_trouble;
+            trouble.is_some_and(|trouble| trouble.why.contains("authorization"))
+        };
         read_until(&cluster, &shared, told);
         let why = shared.status().ceilings_trouble.unwrap().why;
         assert!(why.contains(TOPIC) && why.contains("authorization"), "{why}");

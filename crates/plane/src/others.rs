@@ -22,6 +22,8 @@ pub const TOLD_WITHIN: Duration = Duration::from_millis(100);
 const LOOK_FOR_EVERY: Duration = Duration::from_secs(2);
 /// Time between two looks where the page says nothing of them.
 const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(10);
+/// Looks in a row without an answer after which they count as gone.
+const GONE_AFTER: u32 = 3;
 /// Other stores at one time.
 pub type Others = Arc<[OtherStore]>;
 
@@ -92,10 +94,14 @@ impl Shared {
     /// tells of news as often as they may move, it looks at the control page by itself.
     pub fn watch_others(&self, ending: &AtomicBool, is_told: bool) {
         _ = self.others.watcher.set(std::thread::current());
-        let (mut asked, mut known) = (None::<Instant>, None);
+        let (mut asked, mut known, mut failed) = (None::<Instant>, None, 0);
         while !ending.load(Ordering::Relaxed) {
             let (now, generation) = (Instant::now(), self.store.others_generation());
-            let pause = if generation == known { LOOK_AGAIN_EVERY } else { LOOK_EVERY };
+            let pause = match failed {
+                0 if generation == known => LOOK_AGAIN_EVERY,
+                0 => LOOK_EVERY,
+                _ => LOOK_FOR_EVERY,
+            };
             let left = asked.map(|asked| (asked + pause).saturating_duration_since(now));
             if let Some(left) = left.filter(|left| !left.is_zero()) {
                 let look = match self.others.last.lock().is_empty() {
@@ -106,8 +112,15 @@ impl Shared {
                 std::thread::park_timeout(look.min(left));
                 continue;
             }
-            (asked, known) = (Some(now), generation);
-            let seen = self.store.others().unwrap_or_default();
+            asked = Some(now);
+            let seen = self.store.others();
+            failed = if seen.is_err() { failed + 1 } else { 0 };
+            // A node that is busy for a moment has them still: without them their ceilings end.
+            known = generation.filter(|_| failed == 0);
+            if (1..GONE_AFTER).contains(&failed) {
+                continue;
+            }
+            let seen = seen.unwrap_or_default();
             *self.others.last.lock() = seen.stores.into_iter().map(Into::into).collect();
             *self.others.not_governed.lock() = seen.not_governed;
         }

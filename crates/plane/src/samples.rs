@@ -169,7 +169,7 @@ impl<'a> Samples<'a> {
 
 /// Hears what became of the messages before, and of brokers: one event at a time. Behind a message
 /// it would wait for the thread of Kafka's client, which that wakes up.
-fn hear(producer: &Producer) {
+pub fn hear(producer: &Producer) {
     for _ in 0..EVENTS_MAX {
         let before = producer.context().heard();
         producer.poll(Duration::ZERO);

@@ -3,7 +3,7 @@
 //! where none comes the number stands for the name.
 
 use std::collections::HashMap;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -27,12 +27,17 @@ pub struct Users<'a> {
     names: HashMap<u32, String>,
     /// Since when it does not answer.
     silent: Option<Instant>,
+    /// Longest time for an answer.
+    limit: Duration,
+    /// Programs that were killed and have not ended yet.
+    left: Vec<Child>,
 }
 
 impl<'a> Users<'a> {
     /// Asks `program` as `getent` is asked; gives up at once when `ending` is set.
     pub fn new(program: &'a str, ending: &'a AtomicBool) -> Users<'a> {
-        Users { program, ending, names: HashMap::new(), silent: None }
+        let (names, left) = (HashMap::new(), Vec::new());
+        Users { program, ending, names, silent: None, limit: ANSWER_TIME, left }
     }
 
     /// The name of a user; the number where there is none, or no answer.
@@ -62,17 +67,19 @@ impl<'a> Users<'a> {
     }
 
     /// Nothing where no answer came; empty where there is no such user.
-    fn ask(&self, number: &str) -> Option<String> {
+    fn ask(&mut self, number: &str) -> Option<String> {
         let mut command = Command::new(self.program);
         command.args(["passwd", number]).stdin(Stdio::null()).stderr(Stdio::null());
         // A machine without such a program has users without names.
-        let Ok(mut child) = command.stdout(Stdio::piped()).spawn() else {
-            return Some(String::new());
+        let mut child = match command.stdout(Stdio::piped()).spawn() {
+            Ok(child) => child,
+            Err(error) => return (error.kind() == ErrorKind::NotFound).then(String::new),
         };
-        let ended = self.wait(&mut child);
-        if ended.is_none() {
+        self.left.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        if self.wait(&mut child).is_none() {
             _ = child.kill();
-            _ = child.wait();
+            // One that waits for a disk ends when that answers.
+            self.left.push(child);
             return None;
         }
         let mut line = Vec::new();
@@ -88,7 +95,7 @@ impl<'a> Users<'a> {
         loop {
             match child.try_wait() {
                 Ok(Some(status)) => return Some(status),
-                Ok(None) if begun.elapsed() < ANSWER_TIME => {}
+                Ok(None) if begun.elapsed() < self.limit => {}
                 _ => return None,
             }
             if self.ending.load(Ordering::Relaxed) {
@@ -107,6 +114,7 @@ mod tests {
     fn users_have_their_names_or_their_numbers() {
         let ending = AtomicBool::new(false);
         let mut users = Users::new("getent", &ending);
+        users.limit = Duration::from_secs(60);
         assert_eq!(users.name(0), "root");
         assert_eq!(users.name(4_000_000_001), "4000000001", "nobody has that number");
         assert_eq!(Users::new("/nowhere/getent", &ending).name(0), "0");

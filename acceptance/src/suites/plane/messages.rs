@@ -48,13 +48,13 @@ impl Rig {
             let (_, facts) = self.site.facts()?;
             Ok((ODD.iter().all(|name| facts["counts"][name] == 0), facts))
         })?;
-        let (garbage, now_ms) = (garbage(), now_ms()?);
-        self.talk.send(SAMPLES, MADE, &garbage)?;
-        // A broker hears of a bound a moment later.
+        // A broker hears of a bound a moment later. First, for counts are of ten seconds alone.
         wait("10 MB in the topic of samples", &mut Value::Null, || {
             let answer = self.talk.send_long(SAMPLES, MADE, HUGE_BYTES);
             Ok((answer.is_ok(), format!("{answer:?}").into()))
         })?;
+        let (garbage, now_ms) = (garbage(), now_ms()?);
+        self.talk.send(SAMPLES, MADE, &garbage)?;
         self.talk.send(SAMPLES, BY_COLLECTD, &[sample(MADE, 1, now_ms).to_string()])?;
         // In and out of order, again, and of another start.
         let mut messages = [1, 3, 2, 3, 1].map(|number| sample(MADE, number, now_ms)).to_vec();

@@ -112,15 +112,18 @@ pub fn run(options: &ControllerOptions) -> Result<()> {
 
 /// Says which stores keep a limit of the control though it controls them no more.
 fn tell_orphans(limits: &LimitsFile, notes: &mut Vec<String>) {
-    for (name, limit_bytes) in limits.orphans() {
-        let had = ByteSize(limit_bytes);
-        let note = format!(
-            "the store `{name}` keeps the limit that control set and had {had}: it is among the \
-             controlled stores no more; add it again, or give it its limit back by hand"
-        );
-        tracing::warn!("{note}");
-        notes.push(note);
+    let orphans = limits.orphans();
+    if orphans.is_empty() {
+        return;
     }
+    let had = |(name, bytes): &(String, u64)| format!("`{name}` ({})", ByteSize(*bytes));
+    let all = orphans.iter().map(had).collect::<Vec<_>>().join(", ");
+    let note = format!(
+        "stores that are controlled no more keep the limit that control set; add them again, or \
+         give them back by hand what they had: {all}"
+    );
+    tracing::warn!("{note}");
+    notes.push(note);
 }
 
 /// The lock of the controller of the node at `socket`. Nodes of one machine have a controller each:

@@ -467,15 +467,20 @@ fn the_next_controller_puts_the_limit_of_a_pool_back_after_a_crash() {
 }
 
 #[test]
-fn two_pools_of_a_data_node_are_governed_both() {
+fn two_pools_of_a_data_node_are_governed_both_and_each_once() {
     let it = FakeHdfs::start(512 * MIB);
     let siblings = Siblings::default();
-    let names = ["one", "two"];
-    let stores = names.map(|name| {
+    let start = |name: &str, pool: &str| {
         let entry = it.entry().replace("name = 'hdfs'", &format!("name = '{name}'"));
+        let entry = entry.replace("pool = 'warm'", &format!("pool = '{pool}'"));
         LateStore::start(toml::from_str(&entry).unwrap(), &siblings).unwrap()
-    });
+    };
+    let stores = [start("one", "warm"), start("two", "cold")];
     for store in &stores {
         until("a pool", || store.state().is_ok());
     }
+    let again = start("three", "cold");
+    until("a word of the twin", || {
+        again.state().is_err_and(|error| error.to_string().contains("the server of store `two`"))
+    });
 }

@@ -68,8 +68,7 @@ impl CapacityLease {
         drop(state);
         self.tell_ceilings();
         self.shared.changed.notify_all();
-        let least = store.capacity_min_bytes.max(store.held_bytes);
-        let most = store.capacity_configured_bytes;
+        let (least, most) = (store.capacity_min_bytes, store.capacity_configured_bytes);
         let ceiling_bytes = ceiling_within(request.ceiling_bytes, least, most);
         Ok(CeilingLeased { ceiling_bytes, capacity_bytes: store.capacity_bytes, repeated })
     }

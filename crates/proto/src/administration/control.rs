@@ -223,6 +223,8 @@ impl ControlReport {
     pub fn fit(&mut self) {
         let surplus = self.events.len().saturating_sub(EVENTS_PER_MESSAGE_MAX);
         self.events.drain(..surplus);
+        // What is not governed at all matters most, whenever it was noted.
+        self.notes.sort_by_key(|note| !note.contains(NOT_GOVERNED));
         self.notes.truncate(NOTES_PER_MESSAGE_MAX);
         self.stores.truncate(STORES_MAX);
         self.alarms.truncate(ALARMS.len());
@@ -280,8 +282,8 @@ impl CeilingLease {
     }
 }
 
-/// What an asked ceiling comes to: never below what the store has for sure or cannot give back, and
-/// never above its configured most, which goes first.
+/// What an asked ceiling comes to: never below what the store has for sure, and never above its
+/// configured most, which goes first.
 pub fn ceiling_within(asked_bytes: u64, least_bytes: u64, configured_bytes: u64) -> u64 {
     asked_bytes.max(least_bytes).min(configured_bytes)
 }
