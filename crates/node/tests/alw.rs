@@ -353,7 +353,7 @@ fn a_node_that_dies_amid_its_first_sync_leaves_an_empty_file() {
     (0..20).for_each(|number| {
         file.write_at(number << 20, &piece).unwrap();
     });
-    assert!(cluster.owed_bytes() > 10 << 20);
+    until("it was told of it", || cluster.owed_bytes() > 10 << 20);
     cluster.kill(0);
     until("it is no stub any more", || !cluster.is_stub("file"));
     assert_eq!(cluster.nodes.read(1, "file").0, b"", "nothing of it was promised");
