@@ -51,6 +51,8 @@ pub struct Hooks {
     pub is_resident: fn(&FakeNode, u64) -> bool,
     /// A file is about to be read from an offset on; how many bytes of the length are.
     pub read: fn(&FakeNode, u64, u64, usize) -> usize,
+    /// Whether a file is another node's to give.
+    pub is_owed: fn(u64) -> bool,
     /// What a flush of a file returns.
     pub flush: fn(&FakeNode, u64) -> Result<()>,
 }
@@ -61,6 +63,7 @@ impl Default for Hooks {
             opened: |_, _| Ok(()),
             is_resident: |_, _| true,
             read: |_, _, _, length| length,
+            is_owed: |_| false,
             flush: |_, _| Ok(()),
         }
     }

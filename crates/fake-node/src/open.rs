@@ -290,6 +290,10 @@ impl OpenFile for FakeOpen {
         self.may_be_lost
     }
 
+    fn is_owed(&self) -> bool {
+        (self.node.hooks.is_owed)(self.size)
+    }
+
     fn size(&self) -> Result<u64> {
         Ok(self.version().size)
     }

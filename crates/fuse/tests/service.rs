@@ -25,6 +25,8 @@ const CUT_TO: usize = 5;
 /// Length of stubs of memory-only files, and of what they stand for.
 const STUB: u64 = 4;
 const MEMORY_ONLY: u64 = 123_456;
+/// Length of files that another node has, and the PFS not yet.
+const OWED: u64 = 1 << 20;
 
 /// Behaves by the length of the file; others are in memory.
 const MOODY: Hooks = Hooks {
@@ -45,6 +47,7 @@ const MOODY: Hooks = Hooks {
         }
         if size == CUT { length.min(CUT_TO.saturating_sub(offset as usize)) } else { length }
     },
+    is_owed: |size| size == OWED,
     flush: |_, size| match size {
         FULL => Err(Error::new(ErrorKind::StoreFull, "closing", "as the test wants it")),
         _ => Ok(()),
@@ -134,6 +137,19 @@ fn stubs_show_the_size_of_what_is_in_memory() {
     assert_eq!((data, hole), (1000, MEMORY_ONLY));
     fs::write(mount.lower.join("other"), b"other").unwrap();
     assert_eq!(fs::metadata(mount.upper.join("other")).unwrap().len(), 5);
+}
+
+#[test]
+fn what_the_pfs_has_not_got_yet_is_no_hole() {
+    let Some((_, mount)) = moody() else { return };
+    let (lower, upper) = mount.both("file");
+    File::create(&lower).unwrap().set_len(OWED).unwrap();
+    let file = File::open(&upper).unwrap();
+    let data = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(1000)).unwrap();
+    let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(1000)).unwrap();
+    assert_eq!((data, hole), (1000, OWED), "a program that copies data alone would leave zeros");
+    let beyond = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(OWED));
+    assert_eq!(beyond, Err(rustix::io::Errno::NXIO));
 }
 
 #[test]

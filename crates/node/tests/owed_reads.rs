@@ -245,6 +245,7 @@ fn a_file_is_read_elsewhere_before_the_pfs_has_it_and_stays_in_memory_there() {
             == bytes[BLOCK as usize + 5..][..3 * BLOCK as usize]
     );
     assert!(cluster.is_stub("file"), "the PFS does not have it");
+    assert!(first.is_owed() && second.is_owed(), "who asks it for holes must know");
     assert_eq!(cluster.nodes.pfs_read_bytes(READER), 0);
     cluster.release();
     until("the PFS has it", || !cluster.is_stub("file"));
@@ -256,6 +257,7 @@ fn a_file_is_read_elsewhere_before_the_pfs_has_it_and_stays_in_memory_there() {
     for open in [&first, &second, &third] {
         assert!(read_all(&**open).unwrap().0 == bytes);
         assert_eq!(open.version(), third.version());
+        assert!(!open.is_owed(), "holes are those of the file");
     }
     assert_eq!(cluster.nodes.pfs_read_bytes(READER), 0, "what came from there is kept");
 }

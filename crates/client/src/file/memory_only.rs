@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tidepool_proto::{Error, ErrorKind, Result, Version};
 
-use super::File;
+use super::{File, changed};
 use crate::binding::{Binding, Manner};
 use crate::connection::{CallError, GoOn};
 use crate::link::Link;
@@ -82,11 +82,13 @@ pub(super) fn bare_version(lower: &OwnedFd, options: &OpenOptions) -> Result<Opt
 impl File {
     /// The parallel file system has nothing but a stub of a file that lives in memory.
     pub(super) fn check_not_memory_only(&self) -> Result<()> {
-        if self.origin.memory_only || lower::is_stub(&self.lower, lower::version(&self.lower)?.size)
-        {
-            return Err(if self.link.is_silent() { silent() } else { gone() });
+        let is_stub = lower::is_stub(&self.lower, lower::version(&self.lower)?.size);
+        match self.origin.memory_only {
+            // It is on the PFS by now. Nothing tells that it is as it was opened, but it is there.
+            true if !is_stub && !self.options.access.writes() => Err(changed()),
+            false if !is_stub => Ok(()),
+            _ => Err(if self.link.is_silent() { silent() } else { gone() }),
         }
-        Ok(())
     }
 
     /// As [`open`], for an open file whose node ended: `None` also where no other one is there.

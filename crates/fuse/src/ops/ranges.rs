@@ -1,6 +1,7 @@
 //! Operations on ranges of open files that move no bytes to or from programs: allocation, holes,
 //! copies.
 
+use crate::inode::file_handle::FileHandle;
 use crate::inode::pages::Serving;
 use crate::ops::filesystem::Filesystem;
 use crate::protocol::abi::{CopyIn, FallocateIn, InHeader, LseekIn, LseekOut, WriteOut};
@@ -30,10 +31,7 @@ impl Filesystem {
         let offset = arguments.offset;
         // What programs stored in pages is data, even if it was not written back yet.
         self.pages.write_back(handle.inode.id, offset);
-        if self.service.has_memory_only()
-            && let seen = rustix::fs::fstat(handle.file.lower())?.st_size.cast_unsigned()
-            && let Some(size) = self.service.memory_only_size(handle.inode.id, seen)
-        {
+        if let Some(size) = self.size_in_memory(&handle)? {
             // The PFS has a stub; in memory the file is all data.
             let found = match arguments.whence as i32 {
                 _ if offset >= size => return Err(Errno(libc::ENXIO)),
@@ -48,6 +46,18 @@ impl Filesystem {
             _ => return Err(Errno(libc::EINVAL)),
         };
         Ok(LseekOut { offset: rustix::fs::seek(handle.file.lower(), seek)? })
+    }
+
+    /// Length of a file whose bytes are in memory alone, here or on another node.
+    fn size_in_memory(&self, handle: &FileHandle) -> Answer<Option<u64>> {
+        if handle.file.is_owed() {
+            return Ok(Some(handle.file.size()?));
+        }
+        if !self.service.has_memory_only() {
+            return Ok(None);
+        }
+        let seen = rustix::fs::fstat(handle.file.lower())?.st_size.cast_unsigned();
+        Ok(self.service.memory_only_size(handle.inode.id, seen))
     }
 
     /// `COPY_FILE_RANGE`: through the node on both sides, so that neither sees old bytes.

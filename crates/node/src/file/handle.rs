@@ -207,6 +207,10 @@ impl OpenFile for Handle {
         self.cached().is_memory_only()
     }
 
+    fn is_owed(&self) -> bool {
+        self.cached().owed().is_some()
+    }
+
     fn size(&self) -> Result<u64> {
         match self.cached_version_to_read() {
             Some(cached) => Ok(cached.size()),

@@ -169,6 +169,12 @@ pub trait OpenFile: Send + Sync {
         false
     }
 
+    /// Whether it is read from another node, as the PFS has not got its bytes yet: the file there
+    /// does not tell where there are any.
+    fn is_owed(&self) -> bool {
+        false
+    }
+
     /// Length of the file as this open sees it, in bytes.
     fn size(&self) -> Result<u64>;
 
