@@ -27,7 +27,10 @@ const WAIT: Duration = Duration::from_secs(1);
 /// The servers that one controller governs, so that none is governed twice: under two names it
 /// would be asked for two capacities, and each would take the other's limit for an administrator's.
 #[derive(Clone, Default)]
-pub struct Siblings(Arc<Mutex<Vec<(Weak<dyn Actuator>, String)>>>);
+pub struct Siblings(Arc<Mutex<Vec<Sibling>>>);
+
+/// A server that was opened, and its place.
+type Sibling = (Weak<dyn Actuator>, String);
 
 impl Siblings {
     /// Notes a server that was opened, unless it is there already: then answers as what.
