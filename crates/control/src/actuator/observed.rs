@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tidepool_client::{Client, ClientOptions};
 use tidepool_proto::Result;
-use tidepool_proto::control::{CeilingLease, CeilingLeased, ControlledStore, OWN_STORE};
+use tidepool_proto::control::{CeilingLease, CeilingLeased, ControlledStore};
 use tidepool_proto::control_page::{ControlPage, LeaseState};
 
 use super::shared_page::Page;
@@ -112,9 +112,9 @@ impl ObservedStore {
         let not_governed = status.not_governed().map(str::to_owned).collect();
         // What a controller saw that is gone is not so any more.
         let governed = status.lease == LeaseState::Governed.name();
-        let stores = status.report.filter(|_| governed).map(|report| report.stores);
-        let is_other = |store: &ControlledStore| store.name != OWN_STORE && !store.failed;
-        let stores = stores.into_iter().flatten().filter(is_other).collect();
+        let report = status.report.as_ref().filter(|_| governed);
+        let others = report.into_iter().flat_map(|report| report.others());
+        let stores = others.filter(|store| !store.failed).cloned().collect();
         Ok(OtherStores { stores, not_governed })
     }
 
